@@ -1,0 +1,167 @@
+"""The typed config: every key that exists, its type, its bounds and its default. Each is read by some code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from roma_ray.types import PredictionStrategy, TaskType
+
+Role = Literal["atomizer", "planner", "executor", "aggregator", "verifier"]
+ROLES: tuple[Role, ...] = ("atomizer", "planner", "executor", "aggregator", "verifier")
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Price(_Section):
+    """US dollars per million tokens, for a model that the price list does not know."""
+
+    prompt: float = Field(ge=0)
+    completion: float = Field(ge=0)
+
+
+class LmConfig(_Section):
+    """How one role reaches its model."""
+
+    model: str = "auto"
+    """`auto`, `local`, or `provider/model` such as `openai/gpt-4.1-mini`."""
+    api_base: str | None = None
+    """The URL of an OpenAI-compatible endpoint, up to and including `/v1`."""
+    api_key: SecretStr | None = None
+    use_env_key: bool = False
+    """With an explicit api_base: send the provider's key from the environment there."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    max_tokens: Count | None = None
+    """Longest answer in tokens; None takes the role's default."""
+    adapter: Literal["auto", "chat", "json"] = "auto"
+    """How fields are asked for: marked text, or JSON with a schema where the endpoint obeys one."""
+    cache: bool = False
+    timeout_s: Seconds = 120.0
+    max_retries: Annotated[int, Field(ge=0)] = 5
+    max_concurrency: Count = 64
+    """Requests open at once per worker process and provider."""
+    fallbacks: tuple[str, ...] = ()
+    """Models to try in order when the first cannot be reached."""
+    price: Price | None = None
+
+
+class AgentConfig(_Section):
+    """One role: its LM, with what `lm.*` says already merged in, and how it asks."""
+
+    lm: LmConfig = LmConfig()
+    strategy: str = "Predict"
+    strategy_config: dict[str, Any] = {}
+    instructions: str | None = None
+    """Inline text, a `.jinja` file, or `module:VARIABLE`."""
+    demos: str | None = None
+    """`module:VARIABLE`, a list of dspy.Example."""
+
+    @field_validator("strategy")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return PredictionStrategy.parse(value).value
+
+
+class ExecutorConfig(AgentConfig):
+    """The Executor, with what differs for single task types."""
+
+    by_type: dict[TaskType, AgentConfig] = {}
+
+
+class AgentsConfig(_Section):
+    atomizer: AgentConfig = AgentConfig()
+    planner: AgentConfig = AgentConfig()
+    executor: ExecutorConfig = ExecutorConfig()
+    aggregator: AgentConfig = AgentConfig()
+    verifier: AgentConfig = AgentConfig()
+
+    def of(self, role: Role, task_type: TaskType | None = None) -> AgentConfig:
+        """The config of `role`; for the executor, that of `task_type` where there is one."""
+        agent: AgentConfig = getattr(self, role)
+        if role == "executor" and task_type is not None:
+            return self.executor.by_type.get(task_type, agent)
+        return agent
+
+
+class LimitsConfig(_Section):
+    """The shape of the tree, then what one run may spend."""
+
+    max_depth: Annotated[int, Field(ge=0)] = 3
+    max_subtasks: Count = 12
+    max_nodes: Count = 300
+    max_lm_calls: Count | None = None
+    max_tokens: Count | None = None
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    """None: 5 where the price of every model is known, no limit elsewhere."""
+    max_revisions: Annotated[int, Field(ge=0)] = 1
+    node_timeout_s: Seconds = 900.0
+    run_timeout_s: Seconds = 3600.0
+
+
+class ClusterConfig(_Section):
+    mode: Literal["auto", "local", "inline"] = "auto"
+    """`auto` joins `address` or RAY_ADDRESS, else starts Ray; `local` always starts it; `inline` uses no Ray."""
+    address: str | None = None
+    isolation: Literal["shared", "process"] = "shared"
+    """`process` runs every node in a process of its own."""
+    process_types: tuple[TaskType, ...] = ()
+    """Task types whose nodes run in a process of their own."""
+    max_workers: Count | None = None
+    """Worker processes at most; None: one per CPU of the cluster."""
+    calls_per_worker: Count = 400
+    """Node tasks in flight per worker before another one is started."""
+    max_attempts: Count = 3
+    """Deaths of a node that runs alone before it counts as failed."""
+    dashboard: bool = False
+
+
+class StorageConfig(_Section):
+    base_path: str
+    """Folder of execution folders and stored values."""
+    inline_kb: Annotated[float, Field(ge=0)] = 32.0
+    """Values up to this size travel in the run log; larger ones become Parquet."""
+
+
+class RunlogConfig(_Section):
+    url: str
+    """`sqlite:///PATH`."""
+    durability: Literal["power", "process"] = "power"
+    """`power` survives a power cut (fsync), `process` a kill."""
+    prompts: Literal["full", "hash"] = "full"
+    """Whether requests are kept whole or only by their hash."""
+
+
+class LogConfig(_Section):
+    level: Literal["debug", "info", "warning", "error"] = "warning"
+    file: Path | None = None
+
+
+class Config(_Section):
+    """Everything that a run reads, loaded and merged."""
+
+    goal: str | None = None
+    goal_file: Path | None = None
+    resume: str | None = None
+    output: Literal["text", "json", "markdown"] = "text"
+    profile: str | None = None
+    verify: Literal["off", "root", "all"] = "off"
+    answer: str = "text"
+    """`short`, `text`, or the path of a JSON schema that the answer must fit."""
+    files: tuple[Path, ...] = ()
+    dry_run: bool = False
+    traceback: bool = False
+    lm: LmConfig = LmConfig()
+    """What `lm.*` says; already merged into each role's own `lm`."""
+    agents: AgentsConfig = AgentsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    storage: StorageConfig
+    runlog: RunlogConfig
+    log: LogConfig = LogConfig()

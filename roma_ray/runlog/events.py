@@ -1,0 +1,60 @@
+"""The events of a run: what can be in the log, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from roma_ray.types import Json
+
+
+class EventType(StrEnum):
+    """Every kind of event, with what its payload holds.
+
+    The payloads are plain data; `step` is always the text of a StepKey.
+    """
+
+    RUN_STARTED = "run.started"
+    """goal, day, version, config (no secrets), files"""
+    RUN_REOPENED = "run.reopened"
+    """limits and other settings given anew on resume"""
+    LEASE_TAKEN = "lease.taken"
+    """owner: host, pid; the first event of every epoch after the first"""
+    STEP_STARTED = "step.started"
+    """step, task_type, attempt (1-based), worker; for the live tree only, never waited for"""
+    CALL_ANSWERED = "call.answered"
+    """a CallRecord with a response: this request of this step is never sent again"""
+    CALL_CACHED = "call.cached"
+    """a CallRecord whose answer was known already"""
+    CALL_FAILED = "call.failed"
+    """a CallRecord with a fault: attempts that brought no answer"""
+    STEP_DONE = "step.done"
+    """step, outcome (an Outcome), started_at, wall_s"""
+    WORKER_LOST = "worker.lost"
+    """step, reason, attempt: the process that ran this step died"""
+    WARNING = "warning"
+    """text: something a person should know that belongs to no outcome"""
+    RUN_ENDED = "run.ended"
+    """status, fault, limit_reached, wall_s (running time of this epoch)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event on its way into the log; `node_id` is empty where it belongs to the run as a whole."""
+
+    type: EventType
+    node_id: str = ""
+    payload: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event as it stands in the log. `seq` counts from 1 within the run, `time_s` is wall-clock time."""
+
+    run_id: str
+    seq: int
+    epoch: int
+    time_s: float
+    type: EventType
+    node_id: str
+    payload: dict[str, Json]
