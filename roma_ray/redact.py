@@ -11,13 +11,15 @@ _SECRET_NAME = re.compile(
     r"(?i)(^|[_\-.])(api[_-]?key|access[_-]?key|secret|password|passwd|authorization|credential)s?$|(^|[_\-.])token$"
 )
 _SECRET_TEXT = re.compile(
-    r"\b(sk-[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{12,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abpr]-[A-Za-z0-9\-]{10,})|(?<=Bearer )[A-Za-z0-9._\-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"\b(sk-[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{12,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abpr]-[A-Za-z0-9\-]{10,})"
+    r"|(?<=Bearer )[A-Za-z0-9._\-]{8,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
 _SHORTEST_SECRET = 6
 
 
 class Secret:
-    """A text whose repr, str and format are masked; `reveal` gives it out. Pickles, so that workers can be sent keys."""
+    """A text with a masked repr, str and format; `reveal` gives it out. Pickles, so that workers can be sent keys."""
 
     __slots__ = ("_text",)
 

@@ -81,9 +81,7 @@ class SubTask(BaseModel):
 
     goal: str = Field(min_length=1, description="What has to be done, complete in itself")
     task_type: TaskType = Field(description="The kind of work")
-    dependencies: list[str] = Field(
-        default_factory=list, description="Positions of the subtasks whose results it needs"
-    )
+    dependencies: list[str] = Field(default_factory=list, description="Positions of the subtasks it needs")
     result: str | None = Field(default=None, description="What came out, once done")
     context_input: str | None = Field(default=None, description="What it was given from its dependencies")
 

@@ -53,8 +53,8 @@ class Task:
 class TaskStream(Protocol):
     """One submitted task. Leaving the context before the end cancels it.
 
-    Iterating gives the batches of emitted events (never empty) and ends when the outcome is there. Raises WorkerLost when the
-    process dies, InputLost when an input cannot be resolved, and the task's own exception when it raised one.
+    Iterating gives the batches of emitted events (never empty) and ends when the outcome is there. Raises WorkerLost
+    when the process dies, InputLost when an input cannot be resolved, and the task's own exception when it raised one.
     """
 
     worker: str
@@ -67,10 +67,12 @@ class TaskStream(Protocol):
     @property
     def outcome(self) -> Any:
         """What `fn` returned first; only after the iteration has ended."""
+        ...
 
     @property
     def value(self) -> Any:
         """A reference to what `fn` returned second; only after the iteration has ended."""
+        ...
 
 
 class Backend(Protocol):
@@ -84,9 +86,11 @@ class Backend(Protocol):
 
     def submit(self, task: Task, inputs: Sequence[Any]) -> TaskStream:
         """Start `task`; each of `inputs` is a reference from an earlier stream or a plain value."""
+        ...
 
     async def fetch(self, reference: Any) -> Any:
         """The value behind a reference. Raises InputLost when it is gone."""
+        ...
 
     async def close_session(self, session_id: str) -> None:
         """Tear the session down in every worker that has it."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Iterator
 
 from roma_ray.errors import LimitReached
 from roma_ray.types import CallRecord, Usage
@@ -71,7 +70,7 @@ current: ContextVar[CallScope | None] = ContextVar("roma_ray_call_scope", defaul
 
 
 @contextmanager
-def entered(scope: CallScope) -> Iterator[CallScope]:
+def entered(scope: CallScope) -> Generator[CallScope]:
     """Make `scope` the current one for the calls inside."""
     token = current.set(scope)
     try:
