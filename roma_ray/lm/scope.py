@@ -55,6 +55,7 @@ class CallScope:
 
     `known` holds, per request key, the answered records of this step in the order of their ordinals. `emit` takes a
     CallRecord the moment a call is answered, has failed for good, or was served from what is known.
+    `last_finish_reason` and `last_text` are those of the answer that the gate gave out last, known ones included.
     """
 
     step: str
@@ -64,6 +65,8 @@ class CallScope:
     keep_prompts: bool = True
     cancelled: bool = False
     ordinals: dict[str, int] = field(default_factory=dict)
+    last_finish_reason: str = ""
+    last_text: str = ""
 
 
 current: ContextVar[CallScope | None] = ContextVar("roma_ray_call_scope", default=None)
