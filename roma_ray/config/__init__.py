@@ -1,5 +1,6 @@
 """The typed config (schema) and its loading through Hydra (loading)."""
 
+from roma_ray.config.loading import Loaded, load_config, shown, storable
 from roma_ray.config.schema import (
     ROLES,
     AgentConfig,
@@ -15,6 +16,7 @@ from roma_ray.config.schema import (
     RunlogConfig,
     StorageConfig,
 )
+from roma_ray.config.sources import environment, home
 
 __all__ = [
     "ROLES",
@@ -25,9 +27,15 @@ __all__ = [
     "ExecutorConfig",
     "LimitsConfig",
     "LmConfig",
+    "Loaded",
     "LogConfig",
     "Price",
     "Role",
     "RunlogConfig",
     "StorageConfig",
+    "environment",
+    "home",
+    "load_config",
+    "shown",
+    "storable",
 ]
