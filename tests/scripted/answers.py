@@ -37,9 +37,7 @@ def _value(field: Field, ask: Ask, directives: Directives, ask_number: int, verd
         case "output" if field.kind in ("", "str") and _takes_text(field.schema):
             return executor_text(ask, directives)
         case "synthesized_result":
-            return directives.blocks.get("GSAY") or _built(
-                syn_token(ask.goal), directives, ask.given("subtasks_results")
-            )
+            return aggregator_text(ask, directives)
         case "sources":
             return directives.words["SRC"].split(",") if "SRC" in directives.words else []
         case "verdict":
@@ -59,6 +57,11 @@ def _decision(name: str, directives: Directives) -> Any:
     if name == "is_atomic":
         return not directives.plans
     return "PLAN" if directives.plans else "EXECUTE"
+
+
+def aggregator_text(ask: Ask, directives: Directives) -> str:
+    """What the Aggregator says; it is built from the results it was given, never from other context."""
+    return directives.blocks.get("GSAY") or _built(syn_token(ask.goal), directives, ask.given("subtasks_results"))
 
 
 def executor_text(ask: Ask, directives: Directives) -> str:
@@ -83,11 +86,16 @@ def _takes_text(schema: dict[str, Any] | None) -> bool:
 
 def _tool_step(name: str, ask: Ask, directives: Directives) -> Any:
     """Calls the first tool once, then ends the loop."""
-    tools = dict(_TOOL.findall(ask.given("tools").replace("\\n", "\n") if name == "tool_calls" else ask.system))
-    tool, args = _next_tool(ask, directives, tools)
+    tool, args = _next_tool(ask, directives, _tools(ask))
     if name == "tool_calls":
         return {"tool_calls": [{"name": tool, "args": args}]}
     return tool if name == "next_tool_name" else args
+
+
+def _tools(ask: Ask) -> dict[str, str]:
+    """The tools that the prompt describes, each with its arguments as they are shown."""
+    listed = ask.given("tools")
+    return dict(_TOOL.findall("\n".join(json.loads(listed)) if listed else ask.system))
 
 
 def _next_tool(ask: Ask, directives: Directives, tools: dict[str, str]) -> tuple[str, dict[str, Any]]:
@@ -95,7 +103,7 @@ def _next_tool(ask: Ask, directives: Directives, tools: dict[str, str]) -> tuple
     if wanted is None or ask.tool_called:
         last = next((tool for tool in tools if tool in _LAST_TOOLS), "finish")
         arguments = _arguments(tools.get(last, "{}"))
-        return last, {name: executor_text(ask, directives) for name in arguments}
+        return last, {n: _value(Field(n, "", schema), ask, directives, 1, True) for n, schema in arguments.items()}
     if "TOOLARGS" in directives.blocks:
         return wanted, json.loads(directives.blocks["TOOLARGS"])
     arguments = _arguments(tools.get(wanted, "{}"))
@@ -115,14 +123,8 @@ def _filler(field: Field, ask: Ask, directives: Directives) -> Any:
         return ast.literal_eval(f"[{literal[1]}]")[0]
     if ask.role == "other" and kind == "str":
         return executor_text(ask, directives)
-    by_kind = {
-        "bool": True,
-        "int": 1,
-        "float": 0.5,
-        "list": [],
-        "dict": {},
-        "str": f"Thinking about {_head(directives)}.",
-    }
+    thought = f"Thinking about {_head(directives)}."
+    by_kind = {"bool": True, "int": 1, "float": 0.5, "list": [], "dict": {}, "str": thought}
     return by_kind.get(re.split(r"\W", kind)[0])
 
 
@@ -156,10 +158,8 @@ def render(values: dict[str, Any], ask: Ask) -> str:
     """The values in the form that the ask wants."""
     if ask.form == "json":
         return json.dumps(values, ensure_ascii=False)
-    return (
-        "".join(f"[[ ## {name} ## ]]\n{_chat_text(value)}\n\n" for name, value in values.items())
-        + "[[ ## completed ## ]]"
-    )
+    sections = [f"[[ ## {name} ## ]]\n{_chat_text(value)}" for name, value in values.items()]
+    return "\n\n".join([*sections, "[[ ## completed ## ]]"])
 
 
 def _chat_text(value: Any) -> str:

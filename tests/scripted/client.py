@@ -38,8 +38,8 @@ class Scripted:
         self._call("/release", {})
 
     def stats(self) -> dict[str, Any]:
-        """requests, by_role, answered_by_role, by_status, open, max_open, answered, failed, gone, prompt_tokens,
-        completion_tokens (both of answered requests), open_ids, answered_ids."""
+        """requests, by_role, answered_by_role, by_status, open, max_open, answered, failed, gone, dropped,
+        prompt_tokens, completion_tokens (both of answered requests), open_ids, answered_ids."""
         return self._call("/stats")
 
     def log(self, role: str | None = None) -> list[dict[str, Any]]:
@@ -70,5 +70,8 @@ def running_server(*arguments: str) -> Generator[Scripted]:
     command = [sys.executable, "-m", "tests.scripted.server", "--port", "0", "--stop-with-stdin", *arguments]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        yield Scripted(json.loads(process.stdout.readline())["url"], process.pid)
-        process.terminate()
+        try:
+            yield Scripted(json.loads(process.stdout.readline())["url"], process.pid)
+        finally:
+            # Killed, not asked: a request that hangs must not hold up the end of the tests.
+            process.kill()

@@ -107,11 +107,15 @@ def _cut_blocks(goal: str) -> tuple[str, dict[str, str]]:
 
 
 def _fault(match: re.Match[str]) -> Fault:
-    if match[9]:
-        return Fault(match[8], match[9], times=int(match[10]) if match[10] else None)
-    times = int(match[6]) if match[6] else None
+    any_role, valued, one_role, window, value, times, retry_after_s, letter, plain, plain_times = match.groups()
+    if plain:
+        return Fault(letter, plain, times=int(plain_times) if plain_times else None)
     return Fault(
-        match[1] or match[3] or "", match[2] or match[4], match[5], times, float(match[7]) if match[7] else None
+        any_role or one_role or "",
+        valued or window,
+        value,
+        int(times) if times else None,
+        float(retry_after_s) if retry_after_s else None,
     )
 
 

@@ -24,12 +24,13 @@ _ROLE_OF_FIELD: dict[str, Role] = {
     "output": "executor",
 }
 _GOAL_FIELDS = ("goal", "original_goal")
+_RESPOND = "Respond with "
 _TOOL_FIELDS = ("next_tool_name", "tool_calls")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One output field; `kind` is the Python type that the prompt names, `schema` its JSON schema where one was sent."""
+    """One output field; `kind` is the Python type that the prompt names, `schema` its JSON schema if one was sent."""
 
     name: str
     kind: str = "str"
@@ -38,7 +39,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, understood. `user` is the message that states the goal, `schema` the whole answer's JSON schema."""
+    """A request, understood.
+
+    `user` is the message that states the goal and `last_user` the last one, which in a tool loop is another; `turns`
+    counts the tool calls before; `schema` is the whole answer's JSON schema.
+    """
 
     role: Role
     goal: str
@@ -46,12 +51,13 @@ class Ask:
     form: Form
     system: str
     user: str
+    last_user: str
     turns: int
     schema: dict[str, Any] | None = None
 
     def given(self, name: str) -> str:
         """The text of an input field; empty when it is not there."""
-        return _input_field(self.user, name)
+        return _input_field(self.user, name) or _input_field(self.last_user, name)
 
     @property
     def tool_called(self) -> bool:
@@ -68,11 +74,12 @@ def read_ask(body: dict[str, Any]) -> Ask:
     """Understand the body of a chat completion request; what cannot be recognised gets the role `other`."""
     texts = [(message["role"], text_of(message)) for message in body["messages"]]
     system = "\n".join(text for role, text in texts if role in ("system", "developer"))
-    user, goal = _stated_goal([text for role, text in texts if role == "user"])
+    users = [text for role, text in texts if role == "user"] or [""]
+    user, goal = _stated_goal(users)
     schema = _schema(body.get("response_format"))
-    fields, form = _fields(schema, user, system)
+    fields, form = _fields(schema, users[-1] if _RESPOND in users[-1] else user, system)
     turns = sum(role == "assistant" and "tool_calls" in text for role, text in texts)
-    return Ask(_role(fields, system), goal, fields, form, system, user, turns, schema)
+    return Ask(_role(fields, system), goal, fields, form, system, user, users[-1], turns, schema)
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -88,8 +95,7 @@ def _stated_goal(users: list[str]) -> tuple[str, str]:
         for name in _GOAL_FIELDS:
             if goal := _input_field(text, name):
                 return text, goal
-    last = users[-1] if users else ""
-    return last, last.strip()
+    return users[-1], users[-1].strip()
 
 
 def _input_field(text: str, name: str) -> str:
@@ -113,7 +119,7 @@ def _fields(schema: dict[str, Any] | None, user: str, system: str) -> tuple[tupl
     if schema and schema.get("properties"):
         definitions = schema.get("$defs", {})
         return tuple(Field(n, "", {**s, "$defs": definitions}) for n, s in schema["properties"].items()), "json"
-    at = user.rfind("Respond with ")
+    at = user.rfind(_RESPOND)
     if at >= 0:
         return _listed_fields(user[at:])
     listed = re.search(r"Your output fields are:\n(.*?)\nAll interactions", system, re.S)
@@ -122,7 +128,8 @@ def _fields(schema: dict[str, Any] | None, user: str, system: str) -> tuple[tupl
 
 
 _LISTED = re.compile(
-    r"`(?:\[\[ ## )?(\w+)(?: ## \]\])?`(?: \(must be (?:formatted as a valid Python )?(.*?)\)(?=, then `|, and then|\.|$))?"
+    r"`(?:\[\[ ## )?(\w+)(?: ## \]\])?`"
+    r"(?: \(must be (?:formatted as a valid Python )?(.*?)\)(?=, then `|, and then|\.|$))?"
 )
 
 
@@ -138,4 +145,7 @@ def _role(fields: tuple[Field, ...], system: str) -> Role:
     if any(name in _TOOL_FIELDS for name in names):
         # A step of a tool loop asks for the next call only; its instructions say what comes out in the end.
         names = re.findall(r"`(\w+)`", system.partition("objective is:")[2]) or ["output"]
-    return next((_ROLE_OF_FIELD[name] for name in names if name in _ROLE_OF_FIELD), "other")
+    for name in names:
+        if name in _ROLE_OF_FIELD:
+            return _ROLE_OF_FIELD[name]
+    return "other"

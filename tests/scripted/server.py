@@ -43,7 +43,9 @@ class Settings:
 
 @dataclass(slots=True)
 class Entry:
-    """One request; `t_answered` is None until the answer is written, `gone` says that the client left before."""
+    """One request; `t_answered` is None until the answer is written, `gone` says that the client left before,
+    `dropped` that the server hung up on it.
+    """
 
     id: int
     role: str
@@ -55,6 +57,7 @@ class Entry:
     status: int | None = None
     completion_tokens: int = 0
     gone: bool = False
+    dropped: bool = False
 
 
 @dataclass(slots=True)
@@ -96,6 +99,7 @@ class Server:
         try:
             response = await self._answer(request, body, ask, entry, state)
             if response is None:
+                entry.dropped = True
                 return _hang_up(request)
             await response.prepare(request)
             await response.write_eof()
@@ -173,6 +177,7 @@ class Server:
                 "answered": len(answered),
                 "failed": sum(entry.status not in (None, 200) for entry in log),
                 "gone": sum(entry.gone for entry in log),
+                "dropped": sum(entry.dropped for entry in log),
                 "prompt_tokens": sum(entry.prompt_tokens for entry in answered),
                 "completion_tokens": sum(entry.completion_tokens for entry in answered),
                 "open_ids": sorted(self.state.open_ids),
@@ -242,7 +247,7 @@ _NAMED_FAILURES: dict[str, tuple[int, str, str]] = {
     "broke": (
         429,
         "insufficient_quota",
-        "You exceeded your current quota, please check your plan and billing details.",
+        "You exceeded your current quota, check your plan and billing details.",
     ),
 }
 _REASONS = {
@@ -313,7 +318,7 @@ async def serve(settings: Settings, port: int, *, stop_with_stdin: bool) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="An OpenAI-compatible chat server that answers by rule.")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--answer-delay", type=float, default=0.0, help="seconds before each answer")
     parser.add_argument("--jitter", type=float, default=0.0, help="up to so many seconds more, by a seeded draw")

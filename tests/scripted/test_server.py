@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import dspy
+import httpx
 import pytest
 
 from tests.scripted.client import Scripted
@@ -62,6 +64,9 @@ ADAPTERS: dict[str, dspy.Adapter] = {
 }
 
 
+Call = Callable[..., dspy.Prediction]
+
+
 @pytest.fixture(params=ADAPTERS)
 def adapter(request: pytest.FixtureRequest) -> dspy.Adapter:
     return ADAPTERS[request.param]
@@ -69,7 +74,7 @@ def adapter(request: pytest.FixtureRequest) -> dspy.Adapter:
 
 # gpt-4o-mini is known to obey schemas, so the JSON adapter sends one; `scripted` is not, so it asks in words.
 @pytest.fixture(params=["scripted", "gpt-4o-mini"])
-def ask(scripted: Scripted, adapter: dspy.Adapter, request: pytest.FixtureRequest):
+def ask(scripted: Scripted, adapter: dspy.Adapter, request: pytest.FixtureRequest) -> Call:
     lm = dspy.LM(f"openai/{request.param}", api_base=scripted.base_url, api_key="any", cache=False, num_retries=0)
 
     def call(signature: type[dspy.Signature], **inputs: Any) -> dspy.Prediction:
@@ -82,7 +87,7 @@ def ask(scripted: Scripted, adapter: dspy.Adapter, request: pytest.FixtureReques
     return call
 
 
-def test_every_role_is_recognised_and_answered_by_rule_in_every_format(ask, scripted: Scripted) -> None:
+def test_every_role_is_recognised_and_answered_by_rule_in_every_format(ask: Call, scripted: Scripted) -> None:
     goal = plan_goal("Compare", task("first"), task("second", needs=[0], task_type="WRITE"))
     atomic = ask(Atomize, goal="just do it", context="Root goal: N=4 EFAIL=500")
     assert (atomic.is_atomic, atomic.node_type) == (True, "EXECUTE")
@@ -99,7 +104,7 @@ def test_every_role_is_recognised_and_answered_by_rule_in_every_format(ask, scri
     }  # fmt: skip
 
 
-def test_usage_is_the_sum_of_what_the_answers_report(ask, scripted: Scripted) -> None:
+def test_usage_is_the_sum_of_what_the_answers_report(ask: Call, scripted: Scripted) -> None:
     with dspy.track_usage() as tracker:
         for number in range(3):
             ask(Execute, goal=f"task {number}")
@@ -108,8 +113,8 @@ def test_usage_is_the_sum_of_what_the_answers_report(ask, scripted: Scripted) ->
     assert (used["prompt_tokens"], used["completion_tokens"]) == (stats["prompt_tokens"], stats["completion_tokens"])
 
 
-@pytest.mark.parametrize("fault", ["EMALFORMED:1", "EEMPTY:1", "ETRUNCATED:1", "EWRONGTYPES:1"])
-def test_a_bad_answer_comes_as_often_as_asked_for_and_then_a_good_one(ask, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["EMALFORMED:1", "EEMPTY:1", "EWRONGTYPES:1"])
+def test_a_bad_answer_comes_as_often_as_asked_for_and_then_a_good_one(ask: Call, fault: str) -> None:
     with pytest.raises(Exception) as bad:
         ask(Execute, goal=f"do {fault}")
     assert "Parse" in type(bad.value).__name__ or "LM" in type(bad.value).__name__
@@ -172,10 +177,20 @@ async def test_a_tool_loop_calls_its_tool_once_and_finishes(lm: dspy.LM, scripte
     for kind, calls in ((dspy.ReAct, 3), (dspy.ReActV2, 2)):
         scripted.reset()
         with dspy.context(lm=lm, adapter=ADAPTERS["chat"], disable_history=True):
-            done = await kind("goal, context -> output", tools=[look_up]).acall(goal="measure it", context="none")
+            done = await kind(Execute, tools=[look_up]).acall(goal="measure it", context="none")
         assert "measure it" in done.output
         assert scripted.stats()["by_role"] == {"executor": calls}
     assert called == [(1, "some text")] * 2
+
+
+def test_a_truncated_answer_says_that_it_was_cut(scripted: Scripted) -> None:
+    prompt = "[[ ## goal ## ]]\ndo ETRUNCATED:1\n\nRespond with the corresponding output fields, `[[ ## output ## ]]`."
+    url = f"{scripted.base_url}/chat/completions"
+    body = {"model": "scripted", "messages": [{"role": "user", "content": prompt}]}
+    choices = [httpx.post(url, json=body).json()["choices"][0] for _ in range(2)]
+    assert [choice["finish_reason"] for choice in choices] == ["length", "stop"]
+    cut, whole = (choice["message"]["content"] for choice in choices)
+    assert whole.startswith(cut) and len(cut) < len(whole)
 
 
 def test_an_echoed_form_and_thoughts_around_the_answer_come_when_asked_for(lm: dspy.LM) -> None:
