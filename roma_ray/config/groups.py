@@ -26,22 +26,25 @@ def conf_folder() -> Path:
 
 def read_root() -> dict[str, Any]:
     """What conf/config.yaml says, with the groups that it chooses by itself."""
-    return _compose("config", None)
+    return _compose("config", conf_folder(), also=None)
 
 
 def read(group: str, choice: str, source: str, user_folder: Path | None = None) -> dict[str, Any]:
-    """The content of `group`/`choice`.yaml from conf/ or the user's own folder, as nested plain data.
+    """The content of `group`/`choice`.yaml from the user's own folder or conf/, as nested plain data.
 
     Raises ConfigError that lists the choices when there is no such file, or says what Hydra found wrong in it.
     """
-    folders = [conf_folder(), *([user_folder] if user_folder else [])]
+    conf = conf_folder()
+    folders = [user_folder, conf] if user_folder else [conf]
+    for folder in folders:
+        if (folder / group / f"{choice}.yaml").is_file():
+            return _compose(f"{group}/{choice}", folder, also=conf if folder != conf else user_folder)
     choices = sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
-    if choice not in choices:
-        raise ConfigError(f"{group}={choice} does not exist ({source})", cure=f"choose one of {', '.join(choices)}")
-    return _compose(f"{group}/{choice}", user_folder)
+    raise ConfigError(f"{group}={choice} does not exist ({source})", cure=f"choose one of {', '.join(choices)}")
 
 
-def _compose(name: str, user_folder: Path | None) -> dict[str, Any]:
+def _compose(name: str, folder: Path, *, also: Path | None) -> dict[str, Any]:
+    """Compose `folder`/`name`.yaml; its defaults list may name files in `folder` and in `also`."""
     # Imported here: only a command that loads a config pays for Hydra.
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -49,8 +52,8 @@ def _compose(name: str, user_folder: Path | None) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    search = [f"hydra.searchpath=[{_quoted(f'file://{user_folder}')}]"] if user_folder else []
-    with _lock, initialize_config_dir(str(conf_folder()), job_name="roma_ray", version_base="1.3"):
+    search = [f"hydra.searchpath=[{_quoted(f'file://{also}')}]"] if also else []
+    with _lock, initialize_config_dir(str(folder), job_name="roma_ray", version_base="1.3"):
         try:
             composed = OmegaConf.to_container(compose(name, overrides=search))
         except (HydraException, OmegaConfBaseException, YAMLError) as error:

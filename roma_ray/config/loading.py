@@ -55,8 +55,11 @@ def load_config(
 
 
 def storable(config: Config) -> dict[str, Json]:
-    """`config` as plain data for the run log: complete, without secrets; `load_config(base=…)` reads it back."""
-    return _without_secrets(config.model_dump(mode="json", exclude_none=True))
+    """`config` as plain data for the run log; `load_config(base=…)` reads it back.
+
+    Secrets are left out, and so is `runlog`: whoever reads this has found the run log, whose url may hold a password.
+    """
+    return _without_secrets(config.model_dump(mode="json", exclude_none=True, exclude={"runlog"}))
 
 
 def shown(config: Config, name: str) -> Json:
