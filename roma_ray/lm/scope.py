@@ -65,6 +65,7 @@ class CallScope:
     keep_prompts: bool = True
     cancelled: bool = False
     ordinals: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     last_finish_reason: str = ""
     last_text: str = ""
 
