@@ -120,14 +120,13 @@ class ChatAdapter(_Reading, dspy.ChatAdapter):
         self._systems = WeakKeyDictionary()
 
     def _answer_form(self, signature: Signature) -> str:
-        sections = "\n\n".join(
-            f"[[ ## {name} ## ]]\n{{{note}}}" for name, note in _notes(signature, self.bounds).items()
-        )
+        notes = _notes(signature.output_fields, self.bounds)
+        sections = "\n\n".join(f"[[ ## {name} ## ]]\n{{{note}}}" for name, note in notes.items())
         return f"Answer in exactly this form:\n\n{sections}\n\n[[ ## completed ## ]]"
 
     def _reminder(self, signature: Signature) -> str:
         headings = ", then ".join(f"`[[ ## {name} ## ]]`" for name in signature.output_fields)
-        return f"Answer with {headings}, and end with `[[ ## completed ## ]]`."
+        return f"Respond with {headings}, and then `[[ ## completed ## ]]`."
 
 
 class JSONAdapter(_Reading, dspy.JSONAdapter):
@@ -151,11 +150,13 @@ class JSONAdapter(_Reading, dspy.JSONAdapter):
             lm_kwargs["response_format"] = self._formats[signature]
 
     def _answer_form(self, signature: Signature) -> str:
-        fields = ",\n".join(f'  "{name}": {note}' for name, note in _notes(signature, self.bounds).items())
+        notes = _notes(_without_open_mappings(signature), self.bounds)
+        fields = ",\n".join(f'  "{name}": {note}' for name, note in notes.items())
         return f"Answer with one JSON object and nothing else:\n{{\n{fields}\n}}"
 
     def _reminder(self, signature: Signature) -> str:
-        return f"Answer with one JSON object: {', '.join(signature.output_fields)}."
+        names = ", then ".join(f"`{name}`" for name in _without_open_mappings(signature))
+        return f"Respond with a JSON object in the following order of fields: {names}."
 
 
 def make_adapter(adapter: str | dspy.Adapter | None, bounds: Bounds | None = None) -> dspy.Adapter:
@@ -180,14 +181,19 @@ def _described(fields: Mapping[str, Any]) -> str:
     return "\n".join(f"- {name}: {_description(name, field)}" for name, field in fields.items())
 
 
-def _notes(signature: Signature, bounds: Bounds) -> dict[str, str]:
-    """What to write for each output field; optional open mappings are not asked for."""
+def _without_open_mappings(signature: Signature) -> dict[str, Any]:
+    """The output fields without optional open mappings, for which a strict schema has no form."""
     fields: Mapping[str, Any] = signature.output_fields
     return {
-        name: _note(name, field, bounds)
+        name: field
         for name, field in fields.items()
         if field.is_required() or get_origin(without_none(field.annotation)[0]) is not dict
     }
+
+
+def _notes(fields: Mapping[str, Any], bounds: Bounds) -> dict[str, str]:
+    """What to write for each output field."""
+    return {name: _note(name, field, bounds) for name, field in fields.items()}
 
 
 def _note(name: str, field: Any, bounds: Bounds) -> str:

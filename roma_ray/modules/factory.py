@@ -60,4 +60,4 @@ def _obeys_lengths(agent: AgentConfig) -> bool:
 
     Hosted providers differ, and some refuse the request; there the prompt says the numbers.
     """
-    return agent.lm.model in ("auto", "local") or agent.lm.api_base is not None
+    return agent.lm.api_base is not None

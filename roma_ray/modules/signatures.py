@@ -47,7 +47,7 @@ class PlannerSignature(dspy.Signature):
     context: Optional[str] = dspy.InputField(desc="what is known about it", default=None)
     subtasks: list[SubTask] = dspy.OutputField(desc="the parts, in order")
     dependencies_graph: Optional[dict[str, list[str]]] = dspy.OutputField(
-        desc="only if not said in the subtasks: number of a subtask to the numbers it needs", default=None
+        desc="number of a subtask to the numbers it needs, where the subtasks do not say so", default=None
     )
 
 
