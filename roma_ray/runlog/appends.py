@@ -72,8 +72,3 @@ def _insert_many(insert_one: str, rows: int) -> str:
     # One statement for many rows: the driver lets go of the interpreter at each, and has to wait to get it back.
     head, values, group = insert_one.rpartition("VALUES ")
     return head + values + ", ".join([group] * rows)
-
-
-def is_same(mine: EventRow, there: EventRow) -> bool:
-    """Whether a row that is there already is mine, from a commit whose answer got lost."""
-    return mine._replace(time_s=there.time_s) == there

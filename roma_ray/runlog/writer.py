@@ -18,7 +18,7 @@ from sqlalchemy import Connection, select
 from roma_ray import faults
 from roma_ray.clock import mono_s, now_s
 from roma_ray.errors import RomaError, StoreUnavailable
-from roma_ray.runlog.appends import Appends, EventRow, is_same
+from roma_ray.runlog.appends import Appends, EventRow
 from roma_ray.runlog.codec import decode, encode
 from roma_ray.runlog.database import Database, cause_of
 from roma_ray.runlog.events import NewEvent
@@ -241,7 +241,7 @@ class Writer:
             if is_retry:
                 for held in rows.keys() - refused:
                     present = self._appends.present(connection, rows[held])
-                    if any(not is_same(row, present.get((row.run_id, row.seq), row)) for row in rows[held]):
+                    if any(present.get((row.run_id, row.seq), row) != row for row in rows[held]):
                         refused.add(held)
                     rows[held] = [row for row in rows[held] if (row.run_id, row.seq) not in present]
             self._appends.insert(connection, [row for held in rows.keys() - refused for row in rows[held]])
