@@ -49,7 +49,7 @@ class LmHub:
             self._loop, self._owns_loop = asyncio.get_running_loop(), False
         except RuntimeError:
             self._loop, self._owns_loop = asyncio.new_event_loop(), True
-            threading.Thread(target=self._loop.run_forever, name="roma-ray-lm", daemon=True).start()
+            threading.Thread(target=_run, args=(self._loop,), name="roma-ray-lm", daemon=True).start()
 
     def lm(self, role: Role, config: LmConfig, *, default_max_tokens: int) -> dspy.LM:
         """The LM of `role` by a resolved config; the same one for the same arguments.
@@ -106,6 +106,13 @@ class LmHub:
             work.close()
             raise RuntimeError("a blocking model call on the event loop would wait for itself: await it instead")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 class SyncDoor:

@@ -26,7 +26,7 @@ from roma_ray.errors import (
 LONGEST_WAIT_S = 300.0
 """A Retry-After beyond this is not waited for: the call fails as RateLimited and the run can be resumed later."""
 
-_backoff = wait_exponential_jitter(initial=0.5, max=30.0, jitter=0.5)
+_backoff = wait_exponential_jitter(multiplier=0.5, max=30.0, jitter=0.5)
 _QUOTA = re.compile(r"limit[:\s]+([\d,]+).{0,80}?requested[:\s]+([\d,]+)", re.IGNORECASE | re.DOTALL)
 
 
