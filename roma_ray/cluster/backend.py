@@ -57,8 +57,10 @@ class TaskStream(Protocol):
     when the process dies, InputLost when an input cannot be resolved, and the task's own exception when it raised one.
     """
 
-    worker: str
-    """Where it runs, for people: `pid@node`; empty until known."""
+    @property
+    def worker(self) -> str:
+        """Where it runs, for people: `pid@node`; empty until known."""
+        ...
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *error: object) -> None: ...

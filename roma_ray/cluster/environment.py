@@ -1,0 +1,40 @@
+"""What Ray reads from the environment, some of it while it is imported: so this file comes first and imports no Ray."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from roma_ray.config.schema import ClusterConfig
+
+LOCAL = "local"
+
+
+def address_of(config: ClusterConfig) -> str:
+    """Which cluster to join, or `local` to start one: never the last one that happens to run on this machine."""
+    if config.mode == "local":
+        return LOCAL
+    return config.address or os.environ.get("RAY_ADDRESS") or LOCAL
+
+
+def prepare_environment(config: ClusterConfig) -> None:
+    """Set what Ray would otherwise guess; what the user has set stands.
+
+    With a token at hand it is used: a cluster without authentication takes such a client too. Without one, a Ray of
+    our own gets a token that lives as long as this process, because Ray would write one into the user's home, and from
+    then on every `ray` command there would want it.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Under `uv run` Ray would upload the working folder and build an environment for every worker.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    if not _has_token() and address_of(config) == LOCAL:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    os.environ["RAY_AUTH_MODE"] = "token" if _has_token() else "disabled"
+
+
+def _has_token() -> bool:
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(named) or (Path.home() / ".ray" / "auth_token").exists()

@@ -1,0 +1,136 @@
+"""What a process does for its tasks: the same for a Ray worker, an isolated process and the process of the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from roma_ray.cluster.backend import Session, TaskFunction
+
+LINGER_S = 0.005
+"""How long an event waits for company. One more item of a Ray stream costs about 1 ms of CPU; the last event of a task
+is nearly always followed by its outcome within this time and then travels with it."""
+
+_END = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The item of a stream that comes after the batches; the value follows it, unless it is None."""
+
+    outcome: Any
+    events: list[Any]
+    """Those that no batch has carried yet."""
+    has_value: bool
+    worker: str
+
+
+def ended(item: Ended | None) -> Ended:
+    """`item` once it is there. Raises RuntimeError before: an outcome exists only after the iteration has ended."""
+    if item is None:
+        raise RuntimeError("the outcome and the value of a task are there only after its stream was read to the end")
+    return item
+
+
+@dataclass(slots=True)
+class _Held:
+    """One session in this process. `known` is resolved when the session itself comes, which may be after its tasks."""
+
+    known: asyncio.Future[Session]
+    state: asyncio.Future[Any] | None = None
+    tasks: set[asyncio.Future[Any]] = field(default_factory=lambda: set[asyncio.Future[Any]]())
+
+
+class Host:
+    """Sets sessions up once and runs their tasks as streams. All methods belong to one event loop."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+        self.label = f"{os.getpid()}@{socket.gethostname()}"
+
+    def add_session(self, session: Session) -> None:
+        """Make `session` known; its tasks, also those that wait here already, may set it up from now on."""
+        known = self._of(session.id).known
+        if not known.done():
+            known.set_result(session)
+
+    async def prepare(self, session_id: str) -> Any:
+        """The state of the session, set up now if it is not yet; concurrent callers share one set-up and its error."""
+        held = self._of(session_id)
+        session = await asyncio.shield(held.known)
+        if held.state is None:
+            held.state = asyncio.ensure_future(session.setup(session.argument))
+        # Shielded: a task that is cancelled while it waits must not take the set-up from the others.
+        return await asyncio.shield(held.state)
+
+    async def stream(
+        self, session_id: str, fn: TaskFunction, request: Any, inputs: Sequence[Any]
+    ) -> AsyncGenerator[Any]:
+        """Run `fn`; yields batches of its events (lists, never empty), then Ended, then the value unless it is None.
+
+        Closing or cancelling the generator cancels `fn` and waits for its clean-up. Raises what `fn` or the session's
+        set-up raises.
+        """
+        state = await self.prepare(session_id)
+        events: asyncio.Queue[Any] = asyncio.Queue()
+        task = asyncio.ensure_future(fn(state, request, inputs, events.put_nowait))
+        task.add_done_callback(lambda _: events.put_nowait(_END))
+        running = self._of(session_id).tasks
+        running.add(task)
+        try:
+            while True:
+                batch = await _next_batch(events, task)
+                if task.done():
+                    break
+                yield batch
+            if batch and (task.cancelled() or task.exception() is not None):
+                yield batch
+            outcome, value = task.result()
+            yield Ended(outcome=outcome, events=batch, has_value=value is not None, worker=self.label)
+            if value is not None:
+                yield value
+        finally:
+            running.discard(task)
+            await _cancelled({task})
+
+    async def close_session(self, session_id: str) -> None:
+        """Cancel what still runs of the session, wait for it, tear the session down. Unknown ids are ignored."""
+        held = self._held.pop(session_id, None)
+        if held is None:
+            return
+        held.known.cancel()
+        await _cancelled(held.tasks)
+        if held.state is None:
+            return
+        if not held.state.done():
+            await _cancelled({held.state})
+        if held.state.cancelled() or held.state.exception() is not None:
+            return
+        await held.known.result().teardown(held.state.result())
+
+    def _of(self, session_id: str) -> _Held:
+        if session_id not in self._held:
+            self._held[session_id] = _Held(asyncio.get_running_loop().create_future())
+        return self._held[session_id]
+
+
+async def _next_batch(events: asyncio.Queue[Any], task: asyncio.Future[Any]) -> list[Any]:
+    """Wait for an event, then a moment for more of them or for the end of `task`; empty only when it has ended."""
+    batch = [await events.get()]
+    await asyncio.wait((task,), timeout=LINGER_S)
+    while not events.empty():
+        batch.append(events.get_nowait())
+    return [event for event in batch if event is not _END]
+
+
+async def _cancelled(tasks: set[asyncio.Future[Any]]) -> None:
+    """Cancel those of `tasks` that still run and wait until their clean-up is done; how they end is not told."""
+    open_tasks = {task for task in tasks if not task.done()}
+    for task in open_tasks:
+        task.cancel()
+    if open_tasks:
+        await asyncio.wait(open_tasks)

@@ -1,0 +1,108 @@
+"""The Ray side of a task: one async worker actor for them all, and one function for a task in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from roma_ray.cluster.backend import Session, TaskFunction
+from roma_ray.cluster.host import Host
+
+CONCURRENCY = 10_000
+"""Tasks that one worker takes at once; far more than the pool gives it, because Ray silently queues what is above."""
+THREADS = 32
+"""Of the default executor: Python's own choice is CPUs + 4, which a few blocking file reads would fill."""
+LAG_S = 0.2
+"""How late a worker's loop may be before somebody is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The first item of `watch`: the worker runs."""
+
+    label: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopLag:
+    """The loop of this worker stood still for `lag_s` seconds, and with it every task there."""
+
+    label: str
+    lag_s: float
+
+
+class Worker:
+    """An async actor that runs any number of tasks of any number of sessions on one event loop."""
+
+    def __init__(self) -> None:
+        self._host = Host()
+        if threading.current_thread() is threading.main_thread():
+            # Ctrl-C goes to every process of the terminal's group; when to stop is the coordinator's decision.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def watch(self) -> AsyncGenerator[Hello | LoopLag]:
+        """Says Hello, then every lag of the loop; runs as long as the process and so ends when that dies."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="roma_ray"))
+        yield Hello(label=self._host.label, pid=int(self._host.label.partition("@")[0]))
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(LAG_S)
+            lag_s = time.monotonic() - before - LAG_S
+            if lag_s > LAG_S:
+                yield LoopLag(label=self._host.label, lag_s=lag_s)
+
+    async def open_session(self, session: Session) -> None:
+        """Set `session` up unless it is. A failing set-up is told to each of its tasks, not here."""
+        self._host.add_session(session)
+        await asyncio.gather(self._host.prepare(session.id), return_exceptions=True)
+
+    async def close_session(self, session_id: str) -> None:
+        """Cancel the session's tasks here and tear it down."""
+        await self._host.close_session(session_id)
+
+    async def run(self, session_id: str, fn: TaskFunction, request: Any, *inputs: Any) -> AsyncGenerator[Any]:
+        """The stream of one task; see Host.stream."""
+        async for item in self._host.stream(session_id, fn, request, inputs):
+            yield item
+
+
+_remote: Any = ray.remote
+worker_actor = _remote(num_cpus=0, max_concurrency=CONCURRENCY, max_restarts=0, max_task_retries=0)(Worker)
+
+
+def _run_alone(session: Session, fn: TaskFunction, request: Any, *inputs: Any) -> Generator[Any]:
+    """The same stream in a process of its own, with a session and an event loop of its own.
+
+    Ray cancels a function by an interrupt of the main thread; asyncio.Runner turns that into the cancellation of what
+    it runs, so that `fn` sees a CancelledError here too.
+    """
+    with asyncio.Runner() as runner:
+        host = Host()
+        host.add_session(session)
+        items = host.stream(session.id, fn, request, inputs)
+        try:
+            while True:
+                try:
+                    item = runner.run(anext(items))
+                except StopAsyncIteration:
+                    break
+                yield item
+        finally:
+            runner.run(_close(host, session, items))
+
+
+async def _close(host: Host, session: Session, items: AsyncGenerator[Any]) -> None:
+    await items.aclose()
+    await host.close_session(session.id)
+
+
+run_alone = _remote(num_cpus=1, max_retries=0)(_run_alone)
