@@ -1,0 +1,77 @@
+"""The measured process: `python -m benchmarks.overhead.child ENGINE CASE API_BASE` prints one JSON line.
+
+A warm case solves a small goal first, so that imports, Ray and connections are there, and then the goal itself. A cold
+case is measured from outside, at the moment its first model call is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+
+from benchmarks.overhead import floor
+from benchmarks.overhead.cases import CASES, Case, Engine
+from benchmarks.overhead.meter import cpu_seconds
+from tests.scripted.client import Scripted
+
+_WARM_UP = "Warm up N=4"
+
+
+def main(engine: Engine, case_key: str, api_base: str) -> None:
+    case = next(case for case in CASES if key_of(case) == case_key)
+    with tempfile.TemporaryDirectory(prefix="overhead-") as home:
+        os.environ["ROMA_RAY_HOME"] = home
+        if case.cold:
+            _start_cold(engine, case, api_base)
+        else:
+            print(json.dumps(asyncio.run(_solve_warm(engine, case, api_base))), flush=True)
+
+
+def key_of(case: Case) -> str:
+    """Names a case on the command line and in the results."""
+    return f"{case.name}, {case.latency_s:g} s"
+
+
+def _start_cold(engine: Engine, case: Case, api_base: str) -> None:
+    match engine:
+        case "floor":
+            asyncio.run(floor.first_call(api_base, case.goal))
+        case "floor on ray":
+            floor.first_call_on_ray(api_base, case.goal)
+        case "inline" | "ray":
+            asyncio.run(_solve(engine, case.goal, case, api_base))
+
+
+async def _solve_warm(engine: Engine, case: Case, api_base: str) -> dict[str, float | int | str]:
+    server = Scripted(api_base, 0)
+    if engine == "floor":
+        await floor.call_in_stages(api_base, (1, 4))
+    else:
+        await _solve(engine, _WARM_UP, case, api_base)
+    server.reset(case.latency_s, keep_messages=False)
+    cpu_before_s, started_s = cpu_seconds(os.getpid()), time.perf_counter()
+    if engine == "floor":
+        await floor.call_in_stages(api_base, case.stages)
+        status = "completed"
+    else:
+        status = await _solve(engine, case.goal, case, api_base)
+    wall_s = time.perf_counter() - started_s
+    cpu_s = cpu_seconds(os.getpid()) - cpu_before_s
+    return {"wall_s": wall_s, "cpu_s": cpu_s, "calls": server.stats()["requests"], "status": status}
+
+
+async def _solve(engine: Engine, goal: str, case: Case, api_base: str) -> str:
+    from roma_ray import asolve
+
+    cluster = "inline" if engine == "inline" else "local"
+    reached = (f"cluster={cluster}", "lm.model=openai/scripted", f"lm.api_base={api_base}")
+    result = await asolve(goal, overrides=[*reached, *case.overrides])
+    return str(result.status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3])  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+"""What is promised (docs/decisions has the anchors), judged on the medians of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks.overhead.cases import BIG_TREE, COLD, FAN_OUTS, SMALL_TREE, Case, Engine, Measurement
+
+Medians = dict[tuple[Case, Engine], Measurement]
+
+_SLACK = 1.10
+"""A promise is missed when it is missed by more than 10 %: walls and CPU vary by that much on a shared machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """One promise about one measured case. `exact` ones have no slack."""
+
+    case: Case
+    engine: Engine
+    what: str
+    measured: float
+    limit: float
+    exact: bool = False
+
+    @property
+    def kept(self) -> bool:
+        return self.measured == self.limit if self.exact else self.measured <= self.limit * _SLACK
+
+    def __str__(self) -> str:
+        sign = "=" if self.exact else "<="
+        return f"{self.what} {self.measured:.4g} {sign} {self.limit:.4g} {'ok' if self.kept else 'MISSED'}"
+
+
+def judge(medians: Medians) -> list[Promise]:
+    """All promises about the cases that were measured."""
+    promises = [*_exact_calls(medians)]
+    for rule in (_fan_out_wall, _cpu_per_call, _flat_in_n, _big_tree, _cold_start):
+        promises += rule(medians)
+    return promises
+
+
+def _exact_calls(medians: Medians) -> Iterator[Promise]:
+    for (case, engine), m in medians.items():
+        if engine in ("inline", "ray") and not case.cold:
+            yield Promise(case=case, engine=engine, what="calls", measured=m.calls, limit=case.calls, exact=True)
+
+
+def _fan_out_wall(medians: Medians) -> Iterator[Promise]:
+    case = FAN_OUTS[200, 1.0]
+    for engine, m in _ours(medians, case):
+        yield Promise(case=case, engine=engine, what="x ideal", measured=m.wall_s / case.ideal_s, limit=1.2)
+
+
+def _cpu_per_call(medians: Medians) -> Iterator[Promise]:
+    limits_ms = {("ray", 0.0): 4.0, ("ray", 1.0): 5.5, ("inline", 0.0): 2.0, ("inline", 1.0): 2.0}
+    for latency_s in (0.0, 1.0):
+        case = FAN_OUTS[200, latency_s]
+        for engine, m in _ours(medians, case):
+            limit = limits_ms[engine, latency_s]
+            yield Promise(case=case, engine=engine, what="ms/call", measured=m.cpu_ms_per_call, limit=limit)
+
+
+def _flat_in_n(medians: Medians) -> Iterator[Promise]:
+    """Ten times the nodes may not make one call dearer, nor one node slower."""
+    yield from _no_more_per_unit(medians, "CPU/call vs 1,111", lambda m, case: m.cpu_s / case.calls)
+    yield from _no_more_per_unit(medians, "s/node vs 1,111", lambda m, case: m.wall_s / case.calls)
+
+
+def _no_more_per_unit(medians: Medians, what: str, per_unit: Callable[[Measurement, Case], float]) -> Iterator[Promise]:
+    for engine, big in _ours(medians, BIG_TREE):
+        small = medians.get((SMALL_TREE, engine))
+        if small is not None:
+            ratio = per_unit(big, BIG_TREE) / per_unit(small, SMALL_TREE)
+            yield Promise(case=BIG_TREE, engine=engine, what=what, measured=ratio, limit=1.0)
+
+
+def _big_tree(medians: Medians) -> Iterator[Promise]:
+    for engine, m in _ours(medians, BIG_TREE):
+        yield Promise(case=BIG_TREE, engine=engine, what="MB", measured=m.peak_mb, limit=2000.0)
+
+
+def _cold_start(medians: Medians) -> Iterator[Promise]:
+    floors: dict[Engine, Engine] = {"inline": "floor", "ray": "floor on ray"}
+    for engine, m in _ours(medians, COLD):
+        floor = medians.get((COLD, floors[engine]))
+        if floor is not None:
+            limit = floor.cpu_s + 0.5
+            yield Promise(case=COLD, engine=engine, what="CPU s to first call", measured=m.cpu_s, limit=limit)
+
+
+def _ours(medians: Medians, case: Case) -> Iterator[tuple[Engine, Measurement]]:
+    ours: tuple[Engine, ...] = ("inline", "ray")
+    for engine in ours:
+        if (case, engine) in medians:
+            yield engine, medians[case, engine]
