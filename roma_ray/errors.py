@@ -44,6 +44,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from roma_ray.types import Fault
@@ -288,6 +289,12 @@ class LimitReached(RomaError):
     """A limit of the run stopped this work; what was done is kept."""
 
     code, exit_code, default_cure = "R0400", 4, "resume with a higher limit: resume=RUN limits.<name>=…"
+
+    @property
+    def limit(self) -> str:
+        """The name of the limit, such as `max_lm_calls`: messages always give it as `limits.<name>`."""
+        match = re.search(r"limits\.(\w+)", self.message)
+        return match.group(1) if match else ""
 
 
 class NodeTimeout(LimitReached):

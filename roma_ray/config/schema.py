@@ -40,6 +40,8 @@ class LmConfig(_Section):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Count | None = None
     """Longest answer in tokens; None takes the role's default."""
+    context_tokens: Count = 32_000
+    """Tokens of a prompt that the inputs of a node may fill; what is longer is cut with a visible mark."""
     adapter: Literal["auto", "chat", "json"] = "auto"
     """How fields are asked for: marked text, or JSON with a schema where the endpoint obeys one."""
     cache: bool = False

@@ -1,0 +1,342 @@
+"""The coordinator: one loop, one log writer, one pool of workers, any number of runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from roma_ray import clock
+from roma_ray.cluster import create_backend
+from roma_ray.cluster.backend import Backend, Session
+from roma_ray.config import ROLES, Config, Price, Role
+from roma_ray.engine import estimate, node
+from roma_ray.engine.budget import WorstCase
+from roma_ray.engine.files import BroughtFile, bring_in
+from roma_ray.engine.request import SessionArgument
+from roma_ray.engine.result import Result, all_warnings
+from roma_ray.engine.run import OnEvent, Run, Solved
+from roma_ray.engine.solver import solve_node
+from roma_ray.engine.tree import ROOT, Node, RunState, fold
+from roma_ray.errors import Cancelled, Fenced, PriceUnknown, RomaError, StoreUnavailable, UserError
+from roma_ray.lm import local_model
+from roma_ray.lm.cost import price_of
+from roma_ray.lm.local_server import LocalServer
+from roma_ray.lm.providers import ResolvedModels, with_local_endpoint
+from roma_ray.runlog.events import EventType
+from roma_ray.runlog.lease import Lease
+from roma_ray.runlog.log import RunLog
+from roma_ray.storage.values import ValueStore
+from roma_ray.types import Fault, Json, NodeStatus, Outcome, RunStatus, StepKey, TaskType
+
+_DEFAULT_MAX_COST_USD = 5.0
+_log = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+"""Takes a line for a person: what is being waited for."""
+
+
+class Coordinator:
+    """Hosts runs. Open it with `async with Coordinator.opened(config)`; all runs share its cluster and run log."""
+
+    def __init__(self, log: RunLog, backend: Backend, say: Say) -> None:
+        self._log = log
+        self._backend = backend
+        self._say = say
+        self._exit = contextlib.AsyncExitStack()
+        self._local: dict[str, str] = {}
+        self._starting_local = asyncio.Lock()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def opened(cls, config: Config, *, say: Say = lambda line: None) -> AsyncGenerator[Coordinator]:
+        """Open the run log, then the cluster. Raises ConfigError, FolderUnusable, StoreUnavailable, NothingPlaced."""
+        log = await RunLog.open(config.runlog)
+        try:
+            backend = create_backend(config.cluster)
+            await backend.open()
+            self = cls(log, backend, say)
+            try:
+                async with self._exit:
+                    yield self
+            finally:
+                await backend.close()
+        finally:
+            await log.close()
+
+    async def solve(
+        self,
+        goal: str,
+        resolved: ResolvedModels,
+        *,
+        version: str,
+        answer_schema: Json,
+        stored: dict[str, Json],
+        files: Sequence[Path] = (),
+        on_event: OnEvent | None = None,
+    ) -> Result:
+        """Start a run and bring it to an end. `stored` is the config as the run log keeps it, without secrets.
+
+        Raises UserError for what is wrong before the first call, Fenced and StoreUnavailable when the run has to be
+        left; CancelledError leaves it interrupted. Everything else is in the result.
+        """
+        resolved = _with_cost_limit(resolved)
+        run_id = clock.new_run_id()
+        brought = await asyncio.to_thread(bring_in, files, resolved.config.storage, run_id)
+        started: dict[str, Json] = {
+            "goal": goal,
+            "day": clock.today(),
+            "version": version,
+            "config": stored,
+            "answer_schema": answer_schema,
+            "files": [file.to_plain() for file in brought],
+        }
+        lease = await self._log.create(run_id, goal=goal, started=started)
+        return await self._drive(lease, resolved, on_event, notes=resolved.notes)
+
+    async def resume(
+        self, run_id: str, resolved: ResolvedModels, *, reopened: dict[str, Json] | None, on_event: OnEvent | None = None
+    ) -> Result:
+        """Go on with a run that nobody holds. `reopened` holds the settings given anew where it had ended.
+
+        Raises RunHeld, RunNotFound, and what `solve` raises.
+        """
+        lease = await self._log.take(run_id)
+        return await self._drive(lease, _with_cost_limit(resolved), on_event, reopened=reopened)
+
+    async def find(self, prefix: str) -> str:
+        """The id of the run that a unique prefix names. Raises RunNotFound."""
+        return await self._log.find(prefix)
+
+    async def read(self, run_id: str) -> RunState:
+        """The folded state of a run, whoever holds it."""
+        return fold(await self._log.read(run_id))
+
+    async def stored_result(self, state: RunState, config: Config) -> Result:
+        """The result of a run that has ended. Raises ValueLost when its value is gone."""
+        root = state.root
+        assert root is not None and root.outcome is not None
+        value = root.outcome.value
+        if root.outcome.handle is not None:
+            store = ValueStore(config.storage.base_path, state.run_id)
+            value = await asyncio.to_thread(store.get, root.outcome.handle)
+        return _result(state, value)
+
+    async def _drive(
+        self,
+        lease: Lease,
+        resolved: ResolvedModels,
+        on_event: OnEvent | None,
+        *,
+        notes: Sequence[str] = (),
+        reopened: dict[str, Json] | None = None,
+    ) -> Result:
+        state = fold(await self._log.read(lease.run_id))
+        status = RunStatus.INTERRUPTED
+        try:
+            resolved = await self._with_local_server(resolved)
+            run = Run(
+                config=resolved.config,
+                log=self._log,
+                lease=lease,
+                backend=self._backend,
+                state=state,
+                worst_case=_worst_case(resolved.config),
+                on_event=on_event,
+            )
+            if reopened is not None:
+                await run.append(EventType.RUN_REOPENED, reopened)
+            for text in notes:
+                run.warn(text)
+            async with self._session(run, resolved):
+                result = await self._to_an_end(run, lease)
+            status = result.status
+            return result
+        finally:
+            # A second Ctrl-C must not leave the lease behind: others would have to wait for it to lapse.
+            await asyncio.shield(self._release(lease, status))
+
+    async def _release(self, lease: Lease, status: RunStatus) -> None:
+        with contextlib.suppress(Fenced, StoreUnavailable):
+            await self._log.release(lease, status)
+
+    async def _to_an_end(self, run: Run, lease: Lease) -> Result:
+        solving = asyncio.create_task(self._solve_root(run), name=f"solve {run.run_id}")
+        asked: list[RomaError] = []
+        watch = asyncio.create_task(self._watch(lease, solving, asked), name=f"watch {run.run_id}")
+        value: Json = None
+        try:
+            solved = await solving
+            value, status = await run.value(solved), _status_of(solved.outcome)
+            fault = None if status is RunStatus.COMPLETED else solved.outcome.fault
+        except asyncio.CancelledError:
+            if not asked:
+                await asyncio.shield(_ended(run, RunStatus.INTERRUPTED, None))
+                raise
+            if isinstance(asked[0], Fenced):
+                raise asked[0] from None
+            status, fault = RunStatus.CANCELLED, asked[0].fault
+        except (Fenced, StoreUnavailable):
+            raise
+        except RomaError as error:
+            status, fault = RunStatus.FAILED, error.fault
+        except Exception as error:
+            _log.exception("run %s failed by a bug", run.run_id)
+            status, fault = RunStatus.FAILED, RomaError(f"{type(error).__name__}: {error}").fault
+        finally:
+            watch.cancel()
+        await _ended(run, status, fault)
+        return _result(run.state, value)
+
+    async def _solve_root(self, run: Run) -> Solved:
+        try:
+            return await self._solve_or_plan(run)
+        except BaseExceptionGroup as group:
+            # A task group wraps what stopped it, once per level of the tree.
+            raise _first(group) from group
+
+    async def _solve_or_plan(self, run: Run) -> Solved:
+        root = run.state.nodes[ROOT]
+        inputs = [_solved_file(BroughtFile.from_plain(file)) for file in run.state.files]
+        if not run.plan_only:
+            return await solve_node(run, root, inputs)
+        key = StepKey(ROOT, "descend", 0)
+        planned = await run.step(key, inputs)
+        report = estimate.report(planned, run.config, _prices(run.config))
+        return Solved(root, key, Outcome(status=NodeStatus.COMPLETED, value=report, warnings=planned.warnings))
+
+    async def _watch(self, lease: Lease, solving: asyncio.Task[Solved], asked: list[RomaError]) -> None:
+        """Stop the work when the lease is lost or somebody asks for it."""
+
+        async def fenced() -> RomaError:
+            await lease.lost.wait()
+            return Fenced(f"run {lease.run_id} was taken over by another process")
+
+        async def cancelled() -> RomaError:
+            async for message in self._log.messages(lease):
+                if message.kind == "cancel":
+                    return Cancelled(str(message.payload.get("reason") or "the run was cancelled"))
+            return await fenced()
+
+        waiting = [asyncio.ensure_future(fenced()), asyncio.ensure_future(cancelled())]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            asked.append(done.pop().result())
+            solving.cancel()
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _session(self, run: Run, resolved: ResolvedModels) -> AsyncGenerator[None]:
+        argument = SessionArgument(
+            run_id=run.run_id,
+            goal=run.state.goal,
+            day=run.state.day,
+            config=resolved.config,
+            keys=resolved.keys,
+            answer_schema=run.state.answer_schema,
+        )
+        session = Session(id=run.run_id, setup=node.open_session, argument=argument, teardown=node.close_session)
+        await self._backend.open_session(session)
+        try:
+            yield
+        finally:
+            await self._backend.close_session(run.run_id)
+
+    async def _with_local_server(self, resolved: ResolvedModels) -> ResolvedModels:
+        if not resolved.uses_local_model:
+            return resolved
+        async with self._starting_local:
+            name = resolved.local_model
+            if name not in self._local:
+                path = await asyncio.to_thread(local_model.get, name, progress=self._say)
+                self._say("starting the embedded model")
+                server = await self._exit.enter_async_context(LocalServer(path))
+                self._local[name] = server.base_url
+        return with_local_endpoint(resolved, self._local[name])
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that says most: one that a person can act on, else the first that is not just a cancellation."""
+    leaves: list[BaseException] = []
+    queue: list[BaseException] = [group]
+    while queue:
+        error = queue.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            queue.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    rank = {True: 0, False: 1}
+    return min(leaves, key=lambda e: (rank[isinstance(e, UserError)], rank[isinstance(e, Exception)]))
+
+
+async def _ended(run: Run, status: RunStatus, fault: Fault | None) -> None:
+    limit = next((n.outcome.limit_reached for n in run.state.walk() if n.outcome and n.outcome.limit_reached), "")
+    payload: dict[str, Json] = {
+        "status": status.value,
+        "fault": fault.to_plain() if fault else None,
+        "limit_reached": limit,
+        "wall_s": run.ran_s(),
+    }
+    await run.append(EventType.RUN_ENDED, payload)
+
+
+def _status_of(outcome: Outcome) -> RunStatus:
+    if outcome.status is NodeStatus.COMPLETED:
+        return RunStatus.COMPLETED
+    return RunStatus.PARTIAL if outcome.has_value else RunStatus.FAILED
+
+
+def _result(state: RunState, value: Json) -> Result:
+    root = state.root
+    assert root is not None
+    return Result(
+        run_id=state.run_id,
+        status=state.status,
+        goal=state.goal,
+        output=value,
+        sources=root.outcome.sources if root.outcome else (),
+        warnings=all_warnings(state),
+        limit_reached=state.limit_reached,
+        fault=state.fault,
+        usage=state.usage,
+        wall_s=state.ran_s,
+        state=state,
+    )
+
+
+def _solved_file(file: BroughtFile) -> Solved:
+    node_id = f"file:{file.name}"
+    outcome = Outcome(status=NodeStatus.COMPLETED, value=file.text, handle=file.handle)
+    return Solved(Node(id=node_id, goal=f"the file {file.name}"), StepKey(node_id, "descend"), outcome)
+
+
+def _prices(config: Config) -> Mapping[tuple[Role, TaskType | None], Price | None]:
+    prices: dict[tuple[Role, TaskType | None], Price | None] = {
+        (role, None): price_of(config.agents.of(role).lm) for role in ROLES
+    }
+    for task_type, agent in config.agents.executor.by_type.items():
+        prices["executor", task_type] = price_of(agent.lm)
+    return prices
+
+
+def _worst_case(config: Config) -> WorstCase:
+    return WorstCase(config, _prices(config), node.DEFAULT_MAX_TOKENS)
+
+
+def _with_cost_limit(resolved: ResolvedModels) -> ResolvedModels:
+    """Check a money limit against the prices; where none is given and all prices are known, put the default."""
+    limits, prices = resolved.config.limits, _prices(resolved.config)
+    agents = resolved.config.agents
+    unknown = sorted({agents.of(role, kind).lm.model for (role, kind), price in prices.items() if price is None})
+    if limits.max_cost_usd is not None and unknown:
+        raise PriceUnknown(f"limits.max_cost_usd is set, but the price of {', '.join(unknown)} is not known")
+    free = all(p is not None and p.prompt == p.completion == 0 for p in prices.values())
+    if limits.max_cost_usd is not None or unknown or free:
+        return resolved
+    limits = limits.model_copy(update={"max_cost_usd": _DEFAULT_MAX_COST_USD})
+    return replace(resolved, config=resolved.config.model_copy(update={"limits": limits}))

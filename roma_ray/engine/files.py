@@ -1,0 +1,60 @@
+"""A user's files as inputs of a run: copied into its execution folder, read as text, given to the root goal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roma_ray.config import StorageConfig
+from roma_ray.errors import UsageError
+from roma_ray.storage.files import FileStorage
+from roma_ray.storage.values import ValueStore, size_of
+from roma_ray.types import Json, ValueHandle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtFile:
+    """One file: its name, and its text here or under a handle."""
+
+    name: str
+    text: str | None = None
+    handle: ValueHandle | None = None
+
+    def to_plain(self) -> dict[str, Json]:
+        """As plain data for the run log."""
+        return {"name": self.name, "text": self.text, "handle": self.handle.to_plain() if self.handle else None}
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Json]) -> BroughtFile:
+        """Read back what `to_plain` wrote."""
+        handle = ValueHandle.from_plain(data["handle"]) if data.get("handle") else None
+        return cls(name=data["name"], text=data.get("text"), handle=handle)
+
+
+def bring_in(paths: Sequence[Path], config: StorageConfig, run_id: str) -> tuple[BroughtFile, ...]:
+    """Make the run's folders, copy `paths` into `artifacts/` and read them.
+
+    Raises FolderUnusable, and UsageError for a file that is missing, repeated or no text.
+    """
+    storage = FileStorage(config.base_path, run_id)
+    names = [path.name for path in paths]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"files: two files are named {name}", cure="give each file a name of its own")
+    return tuple(_bring_in(path, storage, config, run_id) for path in paths)
+
+
+def _bring_in(path: Path, storage: FileStorage, config: StorageConfig, run_id: str) -> BroughtFile:
+    try:
+        raw = path.expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"files: {path} cannot be read: {error.strerror}", cure="check the path") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"files: {path} is not UTF-8 text", cure="convert it to text first") from None
+    storage.put_bytes(f"artifacts/{path.name}", raw)
+    if size_of(text) <= config.inline_kb * 1024:
+        return BroughtFile(name=path.name, text=text)
+    return BroughtFile(name=path.name, handle=ValueStore(config.base_path, run_id).put(text))

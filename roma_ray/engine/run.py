@@ -1,0 +1,560 @@
+"""One durable run: what `step` adds to a node task, layer by layer.
+
+    step                a step whose outcome is in the log is not done again
+    _once_per_work      identical atomic work is done once
+    _within_limits      budget, deadlines, and doing less before stopping
+    _with_workers       a lost worker or input is replaced
+    _attempt            one node task: its stream of events goes into the log as it comes
+
+The solver above knows none of this; the backend below knows nothing of goals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from roma_ray import clock, faults
+from roma_ray.cluster.backend import Backend, InputLost, Task
+from roma_ray.config import Config
+from roma_ray.engine import node as node_task
+from roma_ray.engine.budget import Pool, Reservation, WorstCase
+from roma_ray.engine.context import CHARS_PER_TOKEN, NEAREST_SIBLINGS, in_groups
+from roma_ray.engine.plan import same_goal
+from roma_ray.engine.request import InputSpec, StepRequest
+from roma_ray.engine.tree import Node, RunState, apply
+from roma_ray.errors import (
+    BY_CODE,
+    AllChildrenFailed,
+    LimitReached,
+    ModelError,
+    NodeTimeout,
+    RomaError,
+    UserError,
+    ValueLost,
+    WorkerLost,
+    from_fault,
+)
+from roma_ray.runlog.events import Event, EventType, NewEvent
+from roma_ray.runlog.lease import Lease
+from roma_ray.runlog.log import RunLog
+from roma_ray.types import (
+    CallRecord,
+    Json,
+    NodeStatus,
+    NodeType,
+    Outcome,
+    PlannedTask,
+    StepKey,
+    child_id,
+)
+
+OnEvent = Callable[[Event], None]
+
+_LOSSES_BEFORE_ALONE = 2
+_ASCEND_GRACE = 0.1
+"""Part of run_timeout_s that Aggregators may still use once it is over."""
+_JOIN_S = 60.0
+"""Time to join the children's results without a call, when nothing else is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A node with its final outcome and the step that made it."""
+
+    node: Node
+    key: StepKey
+    outcome: Outcome
+
+
+class Run:
+    """One run in this process. `state` already holds the events that the log holds."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        log: RunLog,
+        lease: Lease,
+        backend: Backend,
+        state: RunState,
+        worst_case: WorstCase,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.config = config
+        self.state = state
+        self.run_id = state.run_id
+        self.pool = Pool.of(config.limits, spent=state.usage)
+        self.plan_only = config.dry_run
+        self._log = log
+        self._lease = lease
+        self._backend = backend
+        self._worst_case = worst_case
+        self._on_event = on_event
+        self._started_s = clock.mono_s()
+        self._deadline_s = self._started_s + max(0.0, config.limits.run_timeout_s - state.ran_s)
+        self._references: dict[StepKey, Any] = {}
+        self._inputs: dict[StepKey, Sequence[Solved]] = {}
+        self._work: dict[tuple[Any, ...], tuple[StepKey, asyncio.Future[Outcome | None]]] = {}
+
+    # ---- what the solver asks ----------------------------------------------------------------------------------
+
+    def revisions(self, node: Node) -> Iterable[int]:
+        """0, and as many more as limits.max_revisions allows."""
+        return range(self.config.limits.max_revisions + 1)
+
+    def children(self, parent: Node, revision: int) -> list[Node]:
+        """The nodes of a plan that a descend step of `parent` brought, in plan order."""
+        plan = self.state.outcomes[StepKey(parent.id, "descend", revision)].plan
+        assert plan is not None
+        return [self.state.nodes[child_id(parent.id, i, revision)] for i in range(len(plan.tasks))]
+
+    def better(self, best: Solved | None, new: Solved) -> Solved:
+        """The candidate to keep: a later one, unless it has no value and the earlier one has."""
+        return new if best is None or new.outcome.has_value or not best.outcome.has_value else best
+
+    async def step(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
+        """Do one step, or return what the log has of it. Raises only what ends the whole run."""
+        recorded = self.state.outcomes.get(key)
+        if recorded is not None:
+            self._inputs[key] = inputs
+            self._remember_work(key, inputs, recorded)
+            return recorded
+        self._inputs[key] = inputs
+        if key.kind == "ascend" and not any(solved.outcome.has_value for solved in inputs):
+            self.pool.take_held(key.node_id)
+            return await self._commit(key, self._nothing_came_out(key, inputs))
+        return await self._once_per_work(key, inputs)
+
+    async def skip(self, node: Node, needed: Sequence[Solved]) -> Solved:
+        """Record that nothing which `node` depends on came out; no call is made."""
+        key = StepKey(node.id, "descend", 0)
+        outcome = self.state.outcomes.get(key)
+        if outcome is None:
+            names = ", ".join(solved.node.id for solved in needed)
+            fault = AllChildrenFailed(f"nothing it depends on came out ({names})").fault
+            outcome = await self._commit(key, Outcome(status=NodeStatus.SKIPPED, fault=fault))
+        return Solved(node, key, outcome)
+
+    async def value(self, solved: Solved) -> Json:
+        """The value of a solved node. Raises ValueLost when it is neither in the log, nor stored, nor in memory."""
+        outcome = solved.outcome
+        if outcome.handle is None:
+            return outcome.value
+        if solved.key in self._references:
+            try:
+                return await self._backend.fetch(self._references[solved.key])
+            except InputLost:
+                del self._references[solved.key]
+        store = node_task.ValueStore(self.config.storage.base_path, self.run_id)
+        return await asyncio.to_thread(store.get, outcome.handle)
+
+    # ---- the layers of a step ----------------------------------------------------------------------------------
+
+    async def _once_per_work(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
+        work = self._work_of(key, inputs)
+        if work is None:
+            return await self._within_limits(key, inputs)
+        if work in self._work:
+            first, done = self._work[work]
+            outcome = await asyncio.shield(done)
+            if outcome is not None and outcome.has_value and outcome.accepted:
+                return await self._same_as(key, first, outcome)
+            return await self._within_limits(key, inputs)
+        done: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+        self._work[work] = key, done
+        try:
+            outcome = await self._within_limits(key, inputs)
+            done.set_result(outcome)
+            return outcome
+        finally:
+            if not done.done():
+                done.set_result(None)
+
+    async def _within_limits(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
+        node = self.state.nodes[key.node_id]
+        if key.kind == "descend" and clock.mono_s() >= self._deadline_s:
+            return await self._commit(key, _limit_outcome("run_timeout_s"))
+        decided, limit = self._decide(key, node)
+        try:
+            reservation = await self._reserve(key, node, inputs, decided)
+        except LimitReached as error:
+            return await self._commit(key, _limit_outcome(error.limit))
+        if decided is None and reservation.short_of:
+            decided, limit = NodeType.EXECUTE, reservation.short_of
+        try:
+            outcome = await self._with_workers(key, inputs, reservation, decided)
+        finally:
+            reservation.give_back()
+        self._stop_on_user_fault(outcome)
+        outcome = self._fit_plan(node, outcome)
+        if limit and outcome.has_value:
+            outcome = _degraded(outcome, limit)
+        if outcome.plan is not None:
+            self.pool.hold(node.id, self._worst_case.of_aggregator(node.task_type))
+        return await self._commit(key, outcome)
+
+    async def _with_workers(
+        self, key: StepKey, inputs: Sequence[Solved], reservation: Reservation, decided: NodeType | None
+    ) -> Outcome:
+        lost = self.state.losses.get(str(key), 0)
+        while True:
+            alone = lost >= _LOSSES_BEFORE_ALONE or self._is_isolated(key)
+            try:
+                outcome = await self._attempt(key, inputs, reservation, decided, alone=alone)
+            except InputLost:
+                for solved in inputs:
+                    self._references.pop(solved.key, None)
+                continue
+            except WorkerLost as error:
+                lost += 1
+                payload: dict[str, Json] = {"step": str(key), "reason": error.message, "attempt": lost}
+                await self._append(EventType.WORKER_LOST, key.node_id, payload)
+                if lost - _LOSSES_BEFORE_ALONE < self.config.cluster.max_attempts:
+                    continue
+                return Outcome(status=NodeStatus.FAILED, fault=error.fault)
+            except LimitReached as error:
+                if key.kind == "ascend" and reservation.grant.calls != 0:
+                    # Once more without a call: what the children brought is joined as it is.
+                    reservation.forgo()
+                    continue
+                return Outcome(status=NodeStatus.FAILED, fault=error.fault, limit_reached=error.limit)
+            if outcome.fault is None or outcome.fault.code != ValueLost.code or not await self._rebuild(inputs):
+                return outcome
+
+    async def _attempt(
+        self,
+        key: StepKey,
+        inputs: Sequence[Solved],
+        reservation: Reservation,
+        decided: NodeType | None,
+        *,
+        alone: bool,
+    ) -> Outcome:
+        task = Task(
+            name=f"{key.kind}:{key.node_id}@{self.run_id}",
+            session_id=self.run_id,
+            fn=node_task.descend if key.kind == "descend" else node_task.ascend,
+            request=self._request(key, inputs, reservation, decided),
+            isolate=alone,
+        )
+        faults.hit("step.before_submit")
+        try:
+            async with (
+                asyncio.timeout(self._time_left_s(key) if reservation.grant.calls != 0 else _JOIN_S),
+                self._backend.submit(task, [self._passed(solved) for solved in inputs]) as stream,
+            ):
+                payload: dict[str, Json] = {"step": str(key), "worker": stream.worker}
+                self._append(EventType.STEP_STARTED, key.node_id, payload)
+                async for batch in stream:
+                    for record in batch:
+                        self._record_call(key, record, reservation)
+                outcome: Outcome = stream.outcome
+                if outcome.has_value:
+                    self._references[key] = stream.value
+        except TimeoutError:
+            raise self._timed_out(key) from None
+        return outcome
+
+    async def _rebuild(self, inputs: Sequence[Solved]) -> bool:
+        """Make lost values anew from the answers in the log, without a single call; whether all are there again."""
+        for solved in inputs:
+            if solved.outcome.handle is None or solved.key in self._references:
+                continue
+            store = node_task.ValueStore(self.config.storage.base_path, self.run_id)
+            try:
+                await asyncio.to_thread(store.get, solved.outcome.handle)
+            except ValueLost:
+                if not await self._rebuild_one(solved.key):
+                    return False
+        return True
+
+    async def _rebuild_one(self, key: StepKey) -> bool:
+        events = await self._log.read(self.run_id)
+        calls = (CallRecord.from_plain(e.payload) for e in events if e.type is EventType.CALL_ANSWERED)
+        for record in calls:
+            if record.step == str(key):
+                self.state.answers.setdefault(str(key), {}).setdefault(record.request_key, []).append(record)
+        self.warn(f"the stored value of {key.node_id} was lost or damaged; it is made anew from the recorded answers")
+        nothing = self.pool.nothing()
+        decided = NodeType.PLAN if key.kind == "ascend" else NodeType.EXECUTE
+        try:
+            outcome = await self._attempt(key, self._inputs[key], nothing, decided, alone=False)
+        except (WorkerLost, InputLost, LimitReached):
+            return False
+        finally:
+            nothing.give_back()
+            self.state.answers.pop(str(key), None)
+        return outcome.has_value
+
+    # ---- the record --------------------------------------------------------------------------------------------
+
+    async def _commit(self, key: StepKey, outcome: Outcome) -> Outcome:
+        """Write the outcome down; only then may anything that depends on it start."""
+        faults.hit("step.before_commit")
+        payload: dict[str, Json] = {"step": str(key), "outcome": outcome.to_plain()}
+        await self._append(EventType.STEP_DONE, key.node_id, payload)
+        faults.hit("step.after_commit")
+        return outcome
+
+    def _record_call(self, key: StepKey, record: CallRecord, reservation: Reservation) -> None:
+        reservation.charge(record.usage)
+        if record.cached:
+            kind = EventType.CALL_CACHED
+        else:
+            kind = EventType.CALL_FAILED if record.fault else EventType.CALL_ANSWERED
+        self._append(kind, key.node_id, record.to_plain())
+
+    def warn(self, text: str) -> None:
+        """Write down something that a person should know."""
+        self._append(EventType.WARNING, "", {"text": text})
+
+    def append(self, kind: EventType, payload: dict[str, Json]) -> asyncio.Future[int]:
+        """Write an event of the run as a whole; the future is done when it is committed."""
+        return self._append(kind, "", payload)
+
+    def ran_s(self) -> float:
+        """Running time of this process so far."""
+        return clock.mono_s() - self._started_s
+
+    def _append(self, kind: EventType, node_id: str, payload: dict[str, Json]) -> asyncio.Future[int]:
+        committed = self._log.append(self._lease, NewEvent(type=kind, node_id=node_id, payload=payload))
+        event = Event(
+            run_id=self.run_id,
+            seq=self.state.seq + 1,
+            epoch=self._lease.epoch,
+            time_s=clock.now_s(),
+            type=kind,
+            node_id=node_id,
+            payload=payload,
+        )
+        apply(self.state, event)
+        if self._on_event is not None:
+            self._on_event(event)
+        return committed
+
+    # ---- what a node task is given -----------------------------------------------------------------------------
+
+    def _request(
+        self, key: StepKey, inputs: Sequence[Solved], reservation: Reservation, decided: NodeType | None
+    ) -> StepRequest:
+        node = self.state.nodes[key.node_id]
+        siblings = self._siblings(node)
+        return StepRequest(
+            key=key,
+            goal=node.goal,
+            task_type=node.task_type,
+            decided=decided,
+            plan_only=self.plan_only,
+            ancestors=self._ancestors(node),
+            siblings=_nearest([s.goal for s in siblings], [s.id for s in siblings], node.id),
+            sibling_count=max(0, len(siblings) - 1),
+            inputs=tuple(self._spec(solved) for solved in inputs),
+            feedback=self._feedback(key),
+            max_subtasks=self.config.limits.max_subtasks,
+            verify=self._verifies(node),
+            grant=reservation.grant,
+            known=self.state.answers.get(str(key), {}),
+        )
+
+    def _passed(self, solved: Solved) -> Any:
+        """The positional input: a reference where there is one, else the value itself or the handle to it."""
+        if not solved.outcome.has_value:
+            return None
+        reference = self._references.get(solved.key)
+        if reference is not None:
+            return reference
+        return solved.outcome.handle or solved.outcome.value
+
+    def _spec(self, solved: Solved) -> InputSpec:
+        outcome = solved.outcome
+        return InputSpec(
+            node_id=solved.node.id,
+            goal=solved.node.goal,
+            task_type=solved.node.task_type,
+            depends_on=tuple(needed.rsplit(".", 1)[-1] for needed in solved.node.depends_on),
+            status=outcome.status,
+            fault=outcome.fault,
+            sources=outcome.sources,
+            where=outcome.handle.path if outcome.handle else "",
+        )
+
+    def _siblings(self, node: Node) -> list[Node]:
+        if not node.parent:
+            return []
+        prefix = node.id.rsplit(".", 1)[0]
+        revision = int(prefix.rsplit("~", 1)[1]) if prefix != node.parent else 0
+        return self.children(self.state.nodes[node.parent], revision)
+
+    def _ancestors(self, node: Node) -> tuple[str, ...]:
+        goals: list[str] = []
+        while node.parent:
+            node = self.state.nodes[node.parent]
+            goals.append(node.goal)
+        return tuple(reversed(goals))
+
+    def _feedback(self, key: StepKey) -> str:
+        if key.revision == 0:
+            return ""
+        for kind in ("ascend", "descend"):
+            earlier = self.state.outcomes.get(StepKey(key.node_id, kind, key.revision - 1))
+            if earlier is not None and earlier.feedback:
+                return earlier.feedback
+        return ""
+
+    def _verifies(self, node: Node) -> bool:
+        return self.config.verify == "all" or (self.config.verify == "root" and not node.parent)
+
+    def _is_isolated(self, key: StepKey) -> bool:
+        cluster = self.config.cluster
+        return cluster.isolation == "process" or self.state.nodes[key.node_id].task_type in cluster.process_types
+
+    # ---- limits ------------------------------------------------------------------------------------------------
+
+    def _decide(self, key: StepKey, node: Node) -> tuple[NodeType | None, str]:
+        """The node type where it is known before asking, and the limit that decided it, if one did."""
+        if key.kind == "ascend":
+            return NodeType.PLAN, ""
+        if key.revision > 0:
+            earlier = self.state.outcomes[StepKey(key.node_id, "descend", key.revision - 1)]
+            return earlier.node_type, earlier.limit_reached
+        if node.depth >= self.config.limits.max_depth:
+            return NodeType.EXECUTE, ""
+        if len(self.state.nodes) >= self.config.limits.max_nodes:
+            return NodeType.EXECUTE, "max_nodes"
+        return None, ""
+
+    async def _reserve(
+        self, key: StepKey, node: Node, inputs: Sequence[Solved], decided: NodeType | None
+    ) -> Reservation:
+        sizes = [_size_chars(solved.outcome) for solved in inputs]
+        share = self.config.agents.aggregator.lm.context_tokens
+        worst = self._worst_case.of_step(
+            key.kind,
+            task_type=node.task_type,
+            decided=decided,
+            verify=self._verifies(node),
+            input_tokens=(sum(sizes) + len(node.goal)) // CHARS_PER_TOKEN,
+            groups=len(in_groups(sizes, share_tokens=share)) if key.kind == "ascend" else 1,
+        )
+        if key.kind == "descend":
+            return await self.pool.reserve(worst)
+        self.pool.take_held(node.id)
+        if self._time_left_s(key) <= 0:
+            return self.pool.nothing()
+        try:
+            return await self.pool.reserve(worst)
+        except LimitReached:
+            # Without a call the task still joins what the children brought: work done is never thrown away.
+            return self.pool.nothing()
+
+    def _fit_plan(self, node: Node, outcome: Outcome) -> Outcome:
+        """Cut a plan to the nodes that are left, or refuse it when there are none."""
+        if outcome.plan is None:
+            return outcome
+        left = self.config.limits.max_nodes - len(self.state.nodes)
+        tasks = outcome.plan.tasks
+        if len(tasks) <= left:
+            return outcome
+        if left <= 0:
+            fault = LimitReached(f"limits.max_nodes is reached: {len(tasks)} subtasks of {node.id} were planned").fault
+            # Done at once in the next revision, where there is one.
+            return Outcome(status=NodeStatus.FAILED, fault=fault, limit_reached="max_nodes", accepted=False)
+        kept = tuple(
+            PlannedTask(goal=t.goal, task_type=t.task_type, depends_on=tuple(d for d in t.depends_on if d < left))
+            for t in tasks[:left]
+        )
+        warning = f"limits.max_nodes: only {left} of {len(tasks)} planned subtasks are done"
+        return replace(
+            outcome,
+            plan=replace(outcome.plan, tasks=kept),
+            warnings=(*outcome.warnings, warning),
+            limit_reached="max_nodes",
+        )
+
+    def _time_left_s(self, key: StepKey) -> float:
+        grace = self.config.limits.run_timeout_s * _ASCEND_GRACE if key.kind == "ascend" else 0.0
+        return min(self.config.limits.node_timeout_s, self._deadline_s + grace - clock.mono_s())
+
+    def _timed_out(self, key: StepKey) -> RomaError:
+        if self._time_left_s(key) <= 0:
+            return LimitReached("limits.run_timeout_s is reached")
+        return NodeTimeout(
+            f"limits.node_timeout_s: {key.node_id} took longer than {self.config.limits.node_timeout_s:g} s"
+        )
+
+    def _stop_on_user_fault(self, outcome: Outcome) -> None:
+        """What only the user can mend stops the whole run; the step is not recorded, so that resume does it again."""
+        if outcome.fault is not None and issubclass(BY_CODE.get(outcome.fault.code, RomaError), UserError):
+            raise from_fault(outcome.fault)
+
+    def _nothing_came_out(self, key: StepKey, children: Sequence[Solved]) -> Outcome:
+        """All children failed: once more with the reasons where the model is to blame, else the first one's fault."""
+        reasons = "; ".join(
+            f"{s.node.goal[:80]!r}: {s.outcome.fault.message if s.outcome.fault else s.outcome.status}"
+            for s in children
+        )
+        first = next((s.outcome.fault for s in children if s.outcome.fault), None)
+        kinds = [BY_CODE.get(s.outcome.fault.code, RomaError) for s in children if s.outcome.fault]
+        models = any(issubclass(kind, ModelError) for kind in kinds)
+        message = f"all {len(children)} subtasks failed: {reasons}"
+        fault = AllChildrenFailed(message).fault if models or first is None else replace(first, message=message)
+        again = models and key.revision < self.config.limits.max_revisions
+        limits = [s.outcome.limit_reached for s in children if s.outcome.limit_reached]
+        return Outcome(
+            status=NodeStatus.FAILED,
+            node_type=NodeType.PLAN,
+            fault=fault,
+            accepted=not again,
+            feedback=message if again else "",
+            limit_reached=limits[0] if limits else "",
+        )
+
+    # ---- identical work ----------------------------------------------------------------------------------------
+
+    def _work_of(self, key: StepKey, inputs: Sequence[Solved]) -> tuple[Any, ...] | None:
+        if key.kind != "descend" or key.revision > 0:
+            return None
+        node = self.state.nodes[key.node_id]
+        given = tuple((s.outcome.same_as or s.node.id, s.key.revision) for s in inputs)
+        return same_goal(node.goal), node.task_type, given
+
+    def _remember_work(self, key: StepKey, inputs: Sequence[Solved], outcome: Outcome) -> None:
+        work = self._work_of(key, inputs)
+        if work is not None and work not in self._work:
+            done: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+            done.set_result(outcome)
+            self._work[work] = key, done
+
+    async def _same_as(self, key: StepKey, first: StepKey, outcome: Outcome) -> Outcome:
+        if first in self._references:
+            self._references[key] = self._references[first]
+        return await self._commit(key, replace(outcome, same_as=outcome.same_as or first.node_id, warnings=()))
+
+
+def _nearest(goals: list[str], ids: list[str], own_id: str) -> tuple[str, ...]:
+    """The goals of the nearest siblings in plan order, without the node's own."""
+    if own_id not in ids:
+        return ()
+    here = ids.index(own_id)
+    start = max(0, min(here - NEAREST_SIBLINGS // 2, len(goals) - NEAREST_SIBLINGS - 1))
+    window = range(start, min(start + NEAREST_SIBLINGS + 1, len(goals)))
+    return tuple(goals[i] for i in window if i != here)
+
+
+def _size_chars(outcome: Outcome) -> int:
+    if outcome.handle is not None:
+        return outcome.handle.size_bytes
+    return len(outcome.value) if isinstance(outcome.value, str) else 2_000 if outcome.value is not None else 0
+
+
+def _limit_outcome(limit: str) -> Outcome:
+    fault = LimitReached(f"limits.{limit} is reached").fault
+    return Outcome(status=NodeStatus.FAILED, fault=fault, limit_reached=limit)
+
+
+def _degraded(outcome: Outcome, limit: str) -> Outcome:
+    warning = f"limits.{limit}: done at once instead of being planned"
+    return replace(outcome, status=NodeStatus.PARTIAL, limit_reached=limit, warnings=(*outcome.warnings, warning))
