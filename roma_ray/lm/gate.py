@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,12 +23,12 @@ from dspy.lm15 import Request, Response
 from roma_ray import faults
 from roma_ray.clock import mono_s
 from roma_ray.config import LmConfig, Price
-from roma_ray.errors import AuthRefused, BillingRefused, Cancelled, RequestRefused, RomaError, WorldError
+from roma_ray.errors import AuthRefused, BillingRefused, Cancelled, RateLimited, RequestRefused, RomaError, WorldError
 from roma_ray.lm.cost import Meter, estimate_tokens, worst_case_usd
 from roma_ray.lm.endpoint import Endpoint
 from roma_ray.lm.engines import Engine, addressed
 from roma_ray.lm.limiter import Limiter
-from roma_ray.lm.retry import as_roma_error, attempts, may_be_billed
+from roma_ray.lm.retry import as_roma_error, is_retryable, may_be_billed, wait_before_retry_s
 from roma_ray.lm.scope import CallScope, current
 from roma_ray.redact import Redactor
 from roma_ray.types import CallRecord, Fault, Json, Usage
@@ -147,16 +148,26 @@ class Gate:
         call.failed_attempts = 0
         started_s = mono_s()
         try:
-            async for attempt in attempts(self._config.max_retries, target.limiter.pause):
-                with attempt:
-                    return await self._attempt(target, call)
+            return await self._with_retries(target, call)
         except RomaError as error:
             self._record_failure(target, call, error.fault, started_s)
             raise
         except asyncio.CancelledError:
             self._record_failure(target, call, _STOPPED, started_s)
             raise
-        raise AssertionError("the last attempt either returns or raises")
+
+    async def _with_retries(self, target: Target, call: _Call) -> Response:
+        for retries_done in itertools.count():
+            try:
+                return await self._attempt(target, call)
+            except WorldError as error:
+                if retries_done >= self._config.max_retries or not is_retryable(error):
+                    raise
+                wait_s = wait_before_retry_s(error, retries_done=retries_done)
+                if isinstance(error, RateLimited):
+                    target.limiter.pause(wait_s)
+            await asyncio.sleep(wait_s)
+        raise AssertionError("unreachable: the loop has no end of its own")
 
     async def _attempt(self, target: Target, call: _Call) -> Response:
         """One HTTP attempt within the allowance; what it reserved stays taken if it may be billed all the same."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from dspy import lm15
 from dspy._vendor.lm15.transports import ConnectError
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from roma_ray.errors import (
     AuthRefused,
@@ -26,29 +26,21 @@ from roma_ray.errors import (
 LONGEST_WAIT_S = 300.0
 """A Retry-After beyond this is not waited for: the call fails as RateLimited and the run can be resumed later."""
 
-_backoff = wait_exponential_jitter(multiplier=0.5, max=30.0, jitter=0.5)
+_FIRST_WAIT_S = 0.5
+_LONGEST_BACKOFF_S = 30.0
 _QUOTA = re.compile(r"limit[:\s]+([\d,]+).{0,80}?requested[:\s]+([\d,]+)", re.IGNORECASE | re.DOTALL)
 
 
-def attempts(max_retries: int, on_rate_limit: Callable[[float], None]) -> AsyncRetrying:
-    """The loop `async for attempt in …: with attempt:` of one call: at most `max_retries` + 1 attempts.
+def wait_before_retry_s(error: RomaError, *, retries_done: int) -> float:
+    """Seconds to wait before asking again after `error`: Retry-After where the endpoint said so, else exponential.
 
-    Only WorldErrors that waiting can mend are tried again, after Retry-After seconds where the endpoint said so, else
-    after an exponential wait with jitter. `on_rate_limit` is told the seconds when the reason was a rate limit. The
-    last error is raised as it is.
+    The exponential wait is drawn from its upper half, so that calls that failed together do not return together.
     """
-
-    def announce(state: RetryCallState) -> None:
-        if state.next_action is not None and isinstance(_error(state), RateLimited):
-            on_rate_limit(state.next_action.sleep)
-
-    return AsyncRetrying(
-        retry=retry_if_exception(is_retryable),
-        stop=stop_after_attempt(max_retries + 1),
-        wait=_wait_s,
-        before_sleep=announce,
-        reraise=True,
-    )
+    asked_s = _retry_after_s(error)
+    if asked_s is not None:
+        return asked_s
+    longest_s = min(_FIRST_WAIT_S * 2**retries_done, _LONGEST_BACKOFF_S)
+    return random.uniform(longest_s / 2, longest_s)
 
 
 def is_retryable(error: BaseException) -> bool:
@@ -122,16 +114,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__ or link.__context__
-
-
-def _error(state: RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome is not None else None
-
-
-def _wait_s(state: RetryCallState) -> float:
-    error = _error(state)
-    asked_s = _retry_after_s(error) if error is not None else None
-    return _backoff(state) if asked_s is None else asked_s
 
 
 def _retry_after_s(error: BaseException) -> float | None:
