@@ -32,6 +32,7 @@ class View(Protocol):
         ...
 
     def on_event(self, event: Event) -> None: ...
+    def say(self, line: str) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
@@ -49,7 +50,7 @@ class LinesView:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._state = RunState()
-        self._began_s = time.monotonic()
+        self._began_s = time.time()
 
     @property
     def run_id(self) -> str:
@@ -58,8 +59,12 @@ class LinesView:
     def on_event(self, event: Event) -> None:
         apply(self._state, event)
         said = self._words(event)
-        if said:
-            print(f"[{time.monotonic() - self._began_s:7.1f} s] {said}", file=self._stream, flush=True)
+        # A resumed run brings its past along, for the state alone.
+        if said and event.time_s >= self._began_s:
+            self.say(said)
+
+    def say(self, line: str) -> None:
+        print(f"[{time.time() - self._began_s:7.1f} s] {line}", file=self._stream, flush=True)
 
     def _words(self, event: Event) -> str:
         match event.type:
@@ -118,7 +123,10 @@ class TreeView:
         with self._lock:
             apply(self._state, event)
         if event.type is EventType.WARNING:
-            self._console.print(f"warning: {event.payload['text']}", style="yellow", markup=False, highlight=False)
+            self.say(f"warning: {event.payload['text']}")
+
+    def say(self, line: str) -> None:
+        self._console.print(line, style="yellow", markup=False, highlight=False)
 
     def _draw(self) -> Any:
         from rich.text import Text

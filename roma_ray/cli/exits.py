@@ -1,0 +1,57 @@
+"""How a command ends: one line on stderr for an error, and the exit code that belongs to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from roma_ray.errors import RomaError
+
+INTERRUPTED = 130
+
+
+def ended(
+    body: Callable[[], int | None],
+    *,
+    errors: Literal["line", "traceback"] = "line",
+    also: Callable[[RomaError], None] | None = None,
+) -> int:
+    """The exit code of `body`, None being 0. An exception is told on stderr, on one line; before it, if asked for, where.
+
+    `also` is called with that error, after it was told.
+    """
+    try:
+        return body() or 0
+    except KeyboardInterrupt:
+        print("R0501 interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads stdout has gone (`| head`). Nothing is wrong, and the flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as raised:
+        if errors == "traceback":
+            traceback.print_exc()
+        error = _as_ours(raised)
+        print(error_line(error.line), file=sys.stderr)
+        if also is not None:
+            also(error)
+        return error.exit_code
+
+
+def error_line(text: str) -> str:
+    """`text` as the one line that is shown of an error, without secrets."""
+    from roma_ray.redact import Redactor
+
+    return " ".join(Redactor().text(text).split())
+
+
+def _as_ours(error: Exception) -> RomaError:
+    # Imported here, since `--help` must not pay for the data types that errors.py builds on.
+    from roma_ray.errors import RomaError
+
+    return error if isinstance(error, RomaError) else RomaError(f"{type(error).__name__}: {error}")

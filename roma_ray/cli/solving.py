@@ -1,0 +1,138 @@
+"""What `python -m roma_ray.solve` does once it is clear that there is something to solve."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from roma_ray import api
+from roma_ray.cli import render
+from roma_ray.cli.exits import INTERRUPTED, ended, error_line
+from roma_ray.cli.live import View, open_view
+from roma_ray.cli.logs import start_logging
+from roma_ray.cli.output import print_json
+from roma_ray.config import Config, load_config
+from roma_ray.engine.result import Result, fault_document
+from roma_ray.errors import RomaError, UsageError
+from roma_ray.types import RunStatus, Usage
+
+
+def solve_command(args: Sequence[str]) -> int:
+    """Solve or resume what the overrides in `args` say, print the answer, and return the exit code.
+
+    Every error is told here: on one line, as a document too where `output=json` was asked for. A run that was begun and
+    did not complete says last how it is resumed.
+    """
+    view = open_view(sys.stderr)
+
+    def also(error: RomaError) -> None:
+        if "output=json" in args:
+            print_json(_error_document(view.run_id, error))
+
+    code = ended(lambda: _solve(args, view), errors="traceback" if "traceback=true" in args else "line", also=also)
+    if code and view.run_id:
+        print(f"resume: python -m roma_ray.solve resume={view.run_id}", file=sys.stderr)
+    return code
+
+
+def _solve(args: Sequence[str], view: View) -> int:
+    loaded = load_config(args)
+    # What .env adds counts for the whole process: keys of providers, ROMA_RAY_HOME.
+    os.environ.update({name: text for name, text in loaded.environ.items() if name not in os.environ})
+    config = loaded.config
+    start_logging(config.log)
+    work = _resume(config.resume, args, view) if config.resume else _begin(_goal(config), config, view)
+    with view:
+        result = asyncio.run(_until_stopped(work))
+    if result is None:
+        print("R0501 interrupted", file=sys.stderr)
+        return INTERRUPTED
+    _print_result(result, config)
+    return result.exit_code
+
+
+async def _begin(goal: str, config: Config, view: View) -> Result:
+    return await api.asolve(goal, config=config, on_event=view.on_event, say=view.say)
+
+
+async def _resume(run_id: str, args: Sequence[str], view: View) -> Result:
+    return await api.aresume(run_id, overrides=args, on_event=view.on_event, say=view.say)
+
+
+async def _until_stopped(work: Coroutine[Any, Any, Result]) -> Result | None:
+    """The result of `work`; None when Ctrl-C or a stop signal ended it. A second signal does not wait any more."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+    stopped: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        stopped.append(number)
+        task.cancel()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+        return None
+
+
+def _goal(config: Config) -> str:
+    """The goal from `goal`, `goal_file` or a pipe. Raises UsageError when there is none, or more than one."""
+    if config.goal is not None and config.goal_file is not None:
+        raise UsageError("both goal and goal_file are given", cure="give one of them")
+    if config.goal is not None:
+        return config.goal
+    if config.goal_file is not None:
+        return _read(config.goal_file)
+    piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()  # pyright: ignore[reportUnnecessaryComparison]
+    if not piped.strip():
+        raise UsageError("there is no goal", cure='give one: goal="…", goal_file=PATH, or through a pipe')
+    return piped.strip()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UsageError(f"goal_file={path}: {error.strerror}", cure="give the path of a text file") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"goal_file={path} is not UTF-8 text", cure="save it as UTF-8") from error
+
+
+def _print_result(result: Result, config: Config) -> None:
+    if config.output == "json":
+        print_json(result.to_plain())
+    else:
+        text = render.answer_markdown(result) if config.output == "markdown" else render.answer_text(result)
+        if text:
+            print(text)
+    if result.fault is not None:
+        fault = result.fault
+        print(error_line(f"{fault.code} {fault.message}" + (f" - {fault.cure}" if fault.cure else "")), file=sys.stderr)
+    print(render.summary(result), file=sys.stderr)
+
+
+def _error_document(run_id: str, error: RomaError) -> dict[str, Any]:
+    """The document of `output=json` for a run that came to no result."""
+    return {
+        "run_id": run_id or None,
+        "status": RunStatus.FAILED.value,
+        "goal": None,
+        "output": None,
+        "sources": [],
+        "warnings": [],
+        "limit_reached": None,
+        "error": fault_document(error.fault),
+        "usage": Usage().as_dict(),
+        "wall_s": 0.0,
+        "tree": None,
+    }
