@@ -134,7 +134,11 @@ class Coordinator:
         notes: Sequence[str] = (),
         reopened: dict[str, Json] | None = None,
     ) -> Result:
-        state = fold(await self._log.read(lease.run_id))
+        past = await self._log.read(lease.run_id)
+        for event in past if on_event else ():
+            # A view folds the same events as we do, so it is given those from before it looked.
+            on_event(event)
+        state = fold(past)
         status = RunStatus.INTERRUPTED
         try:
             resolved = await self._with_local_server(resolved)
