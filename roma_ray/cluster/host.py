@@ -18,15 +18,28 @@ is nearly always followed by its outcome within this time and then travels with 
 _END = object()
 
 
+INLINE_LETTERS = 16_384
+"""Texts up to this length travel in the item of the outcome, which saves an item of their own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The item of a stream that comes after the batches; the value follows it, unless it is None."""
+    """The item of a stream that comes after the batches; a value that is not small is an item of its own after it.
+
+    Where the value is in here, a reference to this item stands for it: as an input, `plain_value` takes it out.
+    """
 
     outcome: Any
     events: list[Any]
     """Those that no batch has carried yet."""
-    has_value: bool
     worker: str
+    value: Any = None
+    has_value_item: bool = False
+
+
+def plain_value(item: Any) -> Any:
+    """The value behind a resolved reference: `item` itself, or what an outcome's item carries."""
+    return item.value if isinstance(item, Ended) else item
 
 
 def ended(item: Ended | None) -> Ended:
@@ -70,14 +83,15 @@ class Host:
     async def stream(
         self, session_id: str, fn: TaskFunction, request: Any, inputs: Sequence[Any]
     ) -> AsyncGenerator[Any]:
-        """Run `fn`; yields batches of its events (lists, never empty), then Ended, then the value unless it is None.
+        """Run `fn`; yields batches of its events (lists, never empty), then Ended, then the value if it is not small.
 
         Closing or cancelling the generator cancels `fn` and waits for its clean-up. Raises what `fn` or the session's
         set-up raises.
         """
         state = await self.prepare(session_id)
         events: asyncio.Queue[Any] = asyncio.Queue()
-        task = asyncio.ensure_future(fn(state, request, inputs, events.put_nowait))
+        values = [plain_value(item) for item in inputs]
+        task = asyncio.ensure_future(fn(state, request, values, events.put_nowait))
         task.add_done_callback(lambda _: events.put_nowait(_END))
         running = self._of(session_id).tasks
         running.add(task)
@@ -90,9 +104,11 @@ class Host:
             if batch and (task.cancelled() or task.exception() is not None):
                 yield batch
             outcome, value = task.result()
-            yield Ended(outcome=outcome, events=batch, has_value=value is not None, worker=self.label)
-            if value is not None:
-                yield value
+            if _is_small(value):
+                yield Ended(outcome=outcome, events=batch, worker=self.label, value=value)
+                return
+            yield Ended(outcome=outcome, events=batch, worker=self.label, has_value_item=True)
+            yield value
         finally:
             running.discard(task)
             await _cancelled({task})
@@ -118,10 +134,20 @@ class Host:
         return self._held[session_id]
 
 
+def _is_small(value: Any) -> bool:
+    # Only what can be told without writing it out: anything else may be large inside.
+    return (
+        value is None
+        or isinstance(value, bool | int | float)
+        or (isinstance(value, str) and len(value) <= INLINE_LETTERS)
+    )
+
+
 async def _next_batch(events: asyncio.Queue[Any], task: asyncio.Future[Any]) -> list[Any]:
     """Wait for an event, then a moment for more of them or for the end of `task`; empty only when it has ended."""
     batch = [await events.get()]
-    await asyncio.wait((task,), timeout=LINGER_S)
+    if not task.done():
+        await asyncio.wait((task,), timeout=LINGER_S)
     while not events.empty():
         batch.append(events.get_nowait())
     return [event for event in batch if event is not _END]

@@ -102,9 +102,9 @@ class InlineStream:
             async for item in items:
                 if self._ended is not None:
                     self._value = item
-                    continue
+                    break
                 batch = item.events if isinstance(item, Ended) else item
                 if batch:
                     self._batches.put_nowait(batch)
                 if isinstance(item, Ended):
-                    self._ended = item
+                    self._ended, self._value = item, item.value

@@ -94,7 +94,7 @@ class Pool:
             self._in_background(self._refresh())
 
     async def close_session(self, session_id: str) -> None:
-        """Tear the session down wherever it is. Raises what a teardown raises; dead workers have nothing to tear down."""
+        """Tear the session down wherever it is. Raises what a teardown raises; a dead worker has nothing to do."""
         closing: list[asyncio.Future[Any]] = []
         for worker in self._workers:
             if session_id in worker.sessions:

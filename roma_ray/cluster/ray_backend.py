@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 
 from roma_ray.cluster.backend import Session, Task
 from roma_ray.cluster.faults_of_ray import fetch_error, task_error
-from roma_ray.cluster.host import Ended, ended
+from roma_ray.cluster.host import Ended, ended, plain_value
 from roma_ray.cluster.pool import Pool, PoolWorker
 from roma_ray.cluster.register import Register
 from roma_ray.cluster.start import connect, disconnect
@@ -58,7 +58,7 @@ class RayBackend:
         if not isinstance(reference, ray.ObjectRef):
             return reference
         try:
-            return await reference
+            return plain_value(await reference)
         except RayError as error:
             raise fetch_error(error) from None
 
@@ -116,11 +116,13 @@ class RayStream:
             self._over()
 
     async def __aiter__(self) -> AsyncIterator[list[Any]]:
-        while not isinstance(item := await self._next(), Ended):
+        reference, item = await self._next()
+        while not isinstance(item, Ended):
             yield item
+            reference, item = await self._next()
         if item.events:
             yield item.events
-        self._value = await self._reference() if item.has_value else None
+        self._value = await self._value_reference() if item.has_value_item else reference
         self._ended = item
         self._over()
 
@@ -133,9 +135,11 @@ class RayStream:
         ended(self._ended)
         return self._value
 
-    async def _next(self) -> Any:
+    async def _next(self) -> tuple[Any, Any]:
+        """The next item with its reference."""
         try:
-            return await (await anext(self._items))
+            reference = await anext(self._items)
+            return reference, await reference
         except StopAsyncIteration:
             raise Cancelled(f"{self._name} was cancelled") from None
         except RayError as error:
@@ -145,7 +149,7 @@ class RayStream:
         self._over()
         raise (fault or told) if self.has_lost_worker else told
 
-    async def _reference(self) -> Any:
+    async def _value_reference(self) -> Any:
         """The reference of the value. `anext` on an item that has not arrived would read it into this process."""
         for pause_s in _PAUSES_S:
             if self._items.next_ready():

@@ -23,6 +23,8 @@ THREADS = 32
 LAG_S = 0.2
 """How late a worker's loop may be before somebody is told."""
 
+_END = object()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
@@ -87,17 +89,21 @@ def _run_alone(session: Session, fn: TaskFunction, request: Any, *inputs: Any) -
     """
     with asyncio.Runner() as runner:
         host = Host()
-        host.add_session(session)
         items = host.stream(session.id, fn, request, inputs)
         try:
-            while True:
-                try:
-                    item = runner.run(anext(items))
-                except StopAsyncIteration:
-                    break
+            runner.run(_open(host, session))
+            while (item := runner.run(_next(items))) is not _END:
                 yield item
         finally:
             runner.run(_close(host, session, items))
+
+
+async def _open(host: Host, session: Session) -> None:
+    host.add_session(session)
+
+
+async def _next(items: AsyncGenerator[Any]) -> Any:
+    return await anext(items, _END)
 
 
 async def _close(host: Host, session: Session, items: AsyncGenerator[Any]) -> None:
