@@ -36,9 +36,9 @@ for the record
   log.level=LEVEL      debug, info, warning or error, on stderr and in log.file=PATH
   traceback=true       the whole traceback of an error
 
-`roma-ray config` lists every key with its value and source; the environment sets them too (ROMA_RAY_LIMITS__MAX_DEPTH=2).
-Exit codes: 0 completed, 1 failed, 2 wrong usage, config, key or folder, 3 waiting for a person, 4 partial or at a limit,
-75 temporary (resume later), 130 interrupted (resume when you like).
+`roma-ray config` lists every key with its value and source; the environment sets them too: ROMA_RAY_LM__MODEL=local.
+Exit codes: 0 completed, 1 failed, 2 wrong usage, config, key or folder, 3 waiting for a person, 4 partial or at a
+limit, 75 temporary (resume later), 130 interrupted (resume when you like).
 """
 
 

@@ -20,7 +20,7 @@ def ended(
     errors: Literal["line", "traceback"] = "line",
     also: Callable[[RomaError], None] | None = None,
 ) -> int:
-    """The exit code of `body`, None being 0. An exception is told on stderr, on one line; before it, if asked for, where.
+    """The exit code of `body`, None being 0. An exception is told on stderr on one line, after its traceback if wanted.
 
     `also` is called with that error, after it was told.
     """

@@ -84,8 +84,10 @@ class LinesView:
     def _step_words(self, node: Node) -> str:
         if node.status is NodeStatus.RUNNING:
             return f"{node.id} planned: {len(node.children)} subtasks"
-        # The root's own reason is the run's: it is said once, at the end, with its cure.
-        reason = f": {render.cut(node.fault.message, 200)}" if node.fault and node.id != ROOT else ""
+        if node.fault and node.id == ROOT:
+            # The root's reason is the run's: it is said once, at the end, with its cure.
+            return ""
+        reason = f": {render.cut(node.fault.message, 200)}" if node.fault else ""
         return f"{node.id} {node.status.value}{reason or '  ' + render.cut(node.goal, 70)}"
 
     def __enter__(self) -> Self:

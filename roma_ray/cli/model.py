@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import typer
 
 from roma_ray.cli.output import print_columns, print_json
 from roma_ray.lm import local_model
+from roma_ray.types import Json
 
 
 def list_models(*, as_json: bool) -> None:
     """Print every model that can be embedded: its name, size, licence, and where it lies if it is here."""
-    models = [
-        {
-            "name": info.name,
-            "title": info.title,
-            "size_bytes": info.size_bytes,
-            "licence": info.licence,
-            "path": str(path) if (path := local_model.find(info.name)) else None,
-        }
-        for info in local_model.available()
-    ]
+    models = [(info, local_model.find(info.name)) for info in local_model.available()]
     if as_json:
-        print_json(models)
+        print_json([_document(info, path) for info, path in models])
         return
-    head = ("NAME", "MODEL", "SIZE", "LICENCE", "WHERE")
     rows = [
-        (m["name"], m["title"], f"{m['size_bytes'] / 1e9:.2f} GB", m["licence"], m["path"] or "not here")
-        for m in models
+        (info.name, info.title, f"{info.size_bytes / 1e9:.2f} GB", info.licence, str(path or "not here"))
+        for info, path in models
     ]
-    print_columns([head, *rows])
+    print_columns([("NAME", "MODEL", "SIZE", "LICENCE", "WHERE"), *rows])
+
+
+def _document(info: local_model.ModelInfo, path: Path | None) -> dict[str, Json]:
+    return {
+        "name": info.name,
+        "title": info.title,
+        "size_bytes": info.size_bytes,
+        "licence": info.licence,
+        "sha256": info.sha256,
+        "path": str(path) if path else None,
+    }
 
 
 def get_model(name: str) -> None:

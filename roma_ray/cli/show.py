@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from roma_ray import api
 from roma_ray.cli import render
 from roma_ray.cli.output import print_json
-from roma_ray.config import load_config
+from roma_ray.cli.reading import read_events
 from roma_ray.engine.result import fault_document, tree_document
 from roma_ray.engine.tree import Node, RunState, fold
 from roma_ray.errors import UsageError
-from roma_ray.runlog.events import Event, EventType
+from roma_ray.runlog.events import EventType
 from roma_ray.types import CallRecord, Fault, Json, RunStatus
 
 _CALLS = (EventType.CALL_ANSWERED, EventType.CALL_CACHED, EventType.CALL_FAILED)
 
 
 def show_run(run: str, overrides: Sequence[str], *, as_json: bool) -> None:
-    """Print how the run that `run` (an id or its unique beginning) names stands: goal, tree, answer, what went wrong."""
-    state = fold(_events(run, overrides))
+    """Print how the run that `run`, an id or a unique beginning of one, names stands: goal, tree, answer, faults."""
+    state = fold(read_events(overrides, run))
     if as_json:
         print_json(_run_document(state))
         return
@@ -43,13 +41,12 @@ def show_run(run: str, overrides: Sequence[str], *, as_json: bool) -> None:
 
 def show_node(run: str, node_id: str, overrides: Sequence[str], *, as_json: bool) -> None:
     """Print one node of a run with every model call it made. Raises UsageError when the run has no such node."""
-    events = _events(run, overrides)
+    events = read_events(overrides, run)
     state = fold(events)
     node = state.nodes.get(node_id)
     if node is None:
-        raise UsageError(
-            f"run {state.run_id} has no node {node_id}", cure=f"one of {render.cut(', '.join(state.nodes), 200)}"
-        )
+        names = render.cut(", ".join(state.nodes), 200)
+        raise UsageError(f"run {state.run_id} has no node {node_id}", cure=f"one of {names}")
     calls = [CallRecord.from_plain(e.payload) for e in events if e.node_id == node_id and e.type in _CALLS]
     if as_json:
         print_json({**_node_document(node), "calls": [call.to_plain() for call in calls]})
@@ -64,10 +61,6 @@ def show_node(run: str, node_id: str, overrides: Sequence[str], *, as_json: bool
         print(_fault_line(node.fault))
     for number, call in enumerate(calls, start=1):
         print("\n" + "\n".join(_call_lines(number, call)))
-
-
-def _events(run: str, overrides: Sequence[str]) -> list[Event]:
-    return asyncio.run(api.load_events(load_config(overrides).config, run))
 
 
 def _run_document(state: RunState) -> dict[str, Json]:
@@ -110,11 +103,8 @@ def _fault_line(fault: Fault) -> str:
 
 
 def _call_lines(number: int, call: CallRecord) -> Iterator[str]:
-    facts = [
-        call.model,
-        f"{call.usage.prompt_tokens} + {call.usage.completion_tokens} tokens",
-        render.seconds(call.latency_s),
-    ]
+    tokens = f"{call.usage.prompt_tokens} + {call.usage.completion_tokens} tokens"
+    facts = [call.model, tokens, render.seconds(call.latency_s)]
     facts += ["known already"] if call.cached else []
     facts += [call.finish_reason] if call.finish_reason else []
     yield f"── call {number}: {call.role}, {', '.join(facts)}"

@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from roma_ray import api
 from roma_ray.cli import render
 from roma_ray.cli.exits import INTERRUPTED, ended, error_line
 from roma_ray.cli.live import View, open_view
@@ -56,11 +55,18 @@ def _solve(args: Sequence[str], view: View) -> int:
     return result.exit_code
 
 
+# The api brings DSPy and the database along, which a mistake on the command line should not have to wait for.
+
+
 async def _begin(goal: str, config: Config, view: View) -> Result:
+    from roma_ray import api
+
     return await api.asolve(goal, config=config, on_event=view.on_event, say=view.say)
 
 
 async def _resume(run_id: str, args: Sequence[str], view: View) -> Result:
+    from roma_ray import api
+
     return await api.aresume(run_id, overrides=args, on_event=view.on_event, say=view.say)
 
 
@@ -118,7 +124,8 @@ def _print_result(result: Result, config: Config) -> None:
     if result.fault is not None:
         fault = result.fault
         print(error_line(f"{fault.code} {fault.message}" + (f" - {fault.cure}" if fault.cure else "")), file=sys.stderr)
-    print(render.summary(result), file=sys.stderr)
+    if result.status is not RunStatus.FAILED:
+        print(render.summary(result), file=sys.stderr)
 
 
 def _error_document(run_id: str, error: RomaError) -> dict[str, Any]:

@@ -135,9 +135,10 @@ class Coordinator:
         reopened: dict[str, Json] | None = None,
     ) -> Result:
         past = await self._log.read(lease.run_id)
-        for event in past if on_event else ():
+        if on_event is not None:
             # A view folds the same events as we do, so it is given those from before it looked.
-            on_event(event)
+            for event in past:
+                on_event(event)
         state = fold(past)
         status = RunStatus.INTERRUPTED
         try:
