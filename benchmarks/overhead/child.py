@@ -28,7 +28,7 @@ def main(engine: Engine, case_key: str, api_base: str) -> None:
         if case.cold:
             _start_cold(engine, case, api_base)
         else:
-            print(json.dumps(asyncio.run(_solve_warm(engine, case, api_base))), flush=True)
+            print(json.dumps(_solve_warm(engine, case, api_base)), flush=True)
 
 
 def key_of(case: Case) -> str:
@@ -43,33 +43,33 @@ def _start_cold(engine: Engine, case: Case, api_base: str) -> None:
         case "floor on ray":
             floor.first_call_on_ray(api_base, case.goal)
         case "inline" | "ray":
-            asyncio.run(_solve(engine, case.goal, case, api_base))
+            _solve(engine, case.goal, case, api_base)
 
 
-async def _solve_warm(engine: Engine, case: Case, api_base: str) -> dict[str, float | int | str]:
+def _solve_warm(engine: Engine, case: Case, api_base: str) -> dict[str, float | int | str]:
     server = Scripted(api_base, 0)
     if engine == "floor":
-        await floor.call_in_stages(api_base, (1, 4))
+        asyncio.run(floor.call_in_stages(api_base, (1, 4)))
     else:
-        await _solve(engine, _WARM_UP, case, api_base)
+        _solve(engine, _WARM_UP, case, api_base)
     server.reset(case.latency_s, keep_messages=False)
     cpu_before_s, started_s = cpu_seconds(os.getpid()), time.perf_counter()
     if engine == "floor":
-        await floor.call_in_stages(api_base, case.stages)
+        asyncio.run(floor.call_in_stages(api_base, case.stages))
         status = "completed"
     else:
-        status = await _solve(engine, case.goal, case, api_base)
+        status = _solve(engine, case.goal, case, api_base)
     wall_s = time.perf_counter() - started_s
     cpu_s = cpu_seconds(os.getpid()) - cpu_before_s
     return {"wall_s": wall_s, "cpu_s": cpu_s, "calls": server.stats()["requests"], "status": status}
 
 
-async def _solve(engine: Engine, goal: str, case: Case, api_base: str) -> str:
-    from roma_ray import asolve
+def _solve(engine: Engine, goal: str, case: Case, api_base: str) -> str:
+    from roma_ray import solve
 
     cluster = "inline" if engine == "inline" else "local"
     reached = (f"cluster={cluster}", "lm.model=openai/scripted", f"lm.api_base={api_base}")
-    result = await asolve(goal, overrides=[*reached, *case.overrides])
+    result = solve(goal, overrides=[*reached, *case.overrides])
     return str(result.status)
 
 

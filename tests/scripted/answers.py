@@ -175,9 +175,11 @@ def wrapped_in_thoughts(content: str, ask: Ask) -> str:
 
 
 def echo_of(ask: Ask) -> str:
-    """The asked form itself instead of values in it."""
+    """The asked form itself instead of values in it, copied from the prompt where it stands there."""
     if ask.form == "chat":
-        return render({field.name: f"{{{field.name}}}" for field in ask.fields}, ask)
+        first, last = f"[[ ## {ask.fields[0].name} ## ]]", "[[ ## completed ## ]]"
+        shown = ask.system.rpartition(first)[2].partition(last)[0]
+        return f"{first}{shown}{last}" if shown else render({f.name: f"{{{f.name}}}" for f in ask.fields}, ask)
     names = {field.name: {"type": "string"} for field in ask.fields}
     return json.dumps(ask.schema or {"type": "object", "properties": names, "required": list(names)})
 
