@@ -59,7 +59,7 @@ def this_process() -> Owner:
 
 @lru_cache(maxsize=4)
 def _owner_of(pid: int) -> Owner:
-    return Owner(host=socket.gethostname(), boot=_boot(), pid=pid, start=_start_of(pid) or "")
+    return Owner(host=socket.gethostname(), boot=_boot(), pid=pid, start=start_of(pid) or "")
 
 
 def is_dead(owner: Owner) -> bool:
@@ -67,7 +67,7 @@ def is_dead(owner: Owner) -> bool:
     here = this_process()
     if (owner.host, owner.boot) != (here.host, here.boot):
         return False
-    return _start_of(owner.pid) != owner.start
+    return start_of(owner.pid) != owner.start
 
 
 def _boot() -> str:
@@ -79,7 +79,7 @@ def _boot() -> str:
         return f"{psutil.boot_time():.0f}"
 
 
-def _start_of(pid: int) -> str | None:
+def start_of(pid: int) -> str | None:
     """When `pid` started, None when there is no such process or it has ended and only waits to be reaped."""
     try:
         # Not psutil: on Linux its start times move when the machine's clock is set.

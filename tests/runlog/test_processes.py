@@ -64,8 +64,7 @@ async def test_a_killed_holder_leaves_its_run_interrupted_and_free_at_once(
     assert await holder.says() == "2"
 
     os.kill(holder.pid, signal.SIGKILL)
-    # It need not even be reaped by its parent.
-    await asyncio.to_thread(os.waitid, os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+    await holder.process.wait()
 
     assert (await log.runs())[0].status is RunStatus.INTERRUPTED
     lease = await log.take("run")
