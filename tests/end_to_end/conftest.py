@@ -1,0 +1,34 @@
+"""Solves against the scripted server, in a home of their own, on both backends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from roma_ray import solve
+from roma_ray.engine.result import Result
+from tests.scripted.client import Scripted
+
+Solving = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One home for all solves of the session, so that one cluster serves them all."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(params=["inline", pytest.param("local", marks=pytest.mark.ray)])
+def solving(request: pytest.FixtureRequest, scripted: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> Solving:
+    """`await solving(goal, *overrides)` gives the result of a solve against `scripted`."""
+    monkeypatch.setenv("ROMA_RAY_HOME", str(home))
+    reached = (f"cluster={request.param}", "lm.model=openai/scripted", f"lm.api_base={scripted.base_url}")
+
+    async def solved(goal: str, *overrides: str) -> Result:
+        # The sync façade keeps its cluster between solves; starting Ray for each test would take most of the time.
+        return await asyncio.to_thread(solve, goal, overrides=[*reached, *overrides])
+
+    return solved
