@@ -1,6 +1,6 @@
 """The measured process: `python -m benchmarks.overhead.child ENGINE CASE API_BASE` prints one JSON line.
 
-A warm case solves a small goal first, so that imports, Ray and connections are there, and then the goal itself. A cold
+A warm case solves a smaller goal first, so that imports, workers and connections are there, then the goal. A cold
 case is measured from outside, at the moment its first model call is open.
 """
 
@@ -18,7 +18,10 @@ from benchmarks.overhead.cases import CASES, Case, Engine
 from benchmarks.overhead.meter import cpu_seconds
 from tests.scripted.client import Scripted
 
-_WARM_UP = "Warm up N=4"
+_WARM_UP = "Warm up N=50"
+_SETTLED = 0.2
+"""CPU seconds per second of a process family that has nothing to do."""
+_SETTLE_WITHIN_S = 60.0
 
 
 def main(engine: Engine, case_key: str, api_base: str) -> None:
@@ -51,7 +54,7 @@ def _solve_warm(engine: Engine, case: Case, api_base: str) -> dict[str, float | 
     if engine == "floor":
         asyncio.run(floor.call_in_stages(api_base, (1, 4)))
     else:
-        _solve(engine, _WARM_UP, case, api_base)
+        _warm_up(engine, case, api_base)
     server.reset(case.latency_s, keep_messages=False)
     cpu_before_s, started_s = cpu_seconds(os.getpid()), time.perf_counter()
     if engine == "floor":
@@ -62,6 +65,18 @@ def _solve_warm(engine: Engine, case: Case, api_base: str) -> dict[str, float | 
     wall_s = time.perf_counter() - started_s
     cpu_s = cpu_seconds(os.getpid()) - cpu_before_s
     return {"wall_s": wall_s, "cpu_s": cpu_s, "calls": server.stats()["requests"], "status": status}
+
+
+def _warm_up(engine: Engine, case: Case, api_base: str) -> None:
+    """Twice: the first starts the workers, which are ready only after a while; the second gives each of them work."""
+    for _ in range(2):
+        _solve(engine, _WARM_UP, case, api_base)
+        deadline_s = time.monotonic() + _SETTLE_WITHIN_S
+        while time.monotonic() < deadline_s:
+            before_s = cpu_seconds(os.getpid())
+            time.sleep(1)
+            if cpu_seconds(os.getpid()) - before_s < _SETTLED:
+                break
 
 
 def _solve(engine: Engine, goal: str, case: Case, api_base: str) -> str:
