@@ -1,7 +1,7 @@
 """The hot path: rows of the table `events` written through the driver's cursor.
 
-Core would take 0.13 ms of CPU for a transaction that checks one epoch and inserts one row, the cursor takes 0.04 ms; so
-Core only makes the text of the statements here, once.
+For a transaction that checks one epoch and inserts one row, Core takes 0.135 ms of CPU, the cursor 0.018 ms (SQLite, no
+disk); so Core only makes the text of the statements here, once.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _LENIENT = 2
 
 _WORTH_COMPRESSING_BYTES = 300
 _LEVEL = 3
-"""Over 16,000 call records of 1 to 8 KiB: level 3 keeps 43 % at 17 µs, level 9 keeps 42 % at 45 µs."""
+"""Of 2,000 call records of 5.5 KiB on average, level 3 keeps 44 % at 41 µs each, level 9 keeps 43 % at 194 µs."""
 
 _of_thread = threading.local()
 

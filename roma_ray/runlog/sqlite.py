@@ -92,7 +92,7 @@ def _set_up(engine: Engine, durability: Literal["power", "process"]) -> None:
 
     def on_begin(connection: Connection) -> None:
         reading = connection.get_execution_options().get("reading", False)
-        # Through the driver: SQLAlchemy's own way would cost as much as the rest of a durable step.
+        # Through the driver: a durable step should not pay for SQLAlchemy's statement machinery.
         connection.connection.cursor().execute("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     event.listen(engine, "connect", on_connect)
