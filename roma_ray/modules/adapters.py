@@ -85,6 +85,17 @@ class _Reading:
     def _reminder(self, signature: Signature) -> str:
         raise NotImplementedError
 
+    def format_demos(self, signature: Signature, demos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Each demo as a question and its answer; what a demo leaves out stays out, without a word about it."""
+        messages: list[dict[str, Any]] = []
+        for demo in demos:
+            values = dict(demo)
+            question = self.format_user_message_content(signature, values)
+            answer = self.format_assistant_message_content(signature, values)  # type: ignore[attr-defined]
+            if question and values.keys() & signature.output_fields.keys():
+                messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        return messages
+
     def _call_postprocess(
         self, processed_signature: Signature, original_signature: Signature, outputs: list[Any], lm: Any, lm_kwargs: Any
     ) -> list[dict[str, Any]]:
@@ -226,7 +237,7 @@ def _form(kind: Any, name: str, field: Any, bounds: Bounds) -> str:
 def _subtasks_form(bounds: Bounds) -> str:
     kinds = " or ".join(kind.value for kind in bounds.task_types)
     return (
-        f'a JSON list of 2 to {bounds.max_subtasks} objects {{"goal": text, "task_type": {kinds}, '
+        f'a JSON list of at most {bounds.max_subtasks} objects {{"goal": text, "task_type": {kinds}, '
         '"dependencies": list of numbers as text, like ["0"] or []}'
     )
 

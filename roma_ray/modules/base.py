@@ -55,13 +55,14 @@ class BaseModule(dspy.Module):
     * adapter: `chat`, `json` or a dspy.Adapter
     * signature: another signature than the role's own (a class, or text such as `goal -> output`)
     * instructions: instead of the signature's docstring: text, a `.jinja` file, or `module:VARIABLE`
-    * demos: a list of dspy.Example, or `module:VARIABLE`
+    * demos: a list of dspy.Example, or `module:VARIABLE`; None takes the role's own, where the signature is its own
     * everything else: options of the strategy (see `build_predictor`)
 
     Raises ConfigError for what cannot be used.
     """
 
     signature_class: ClassVar[type[dspy.Signature]]
+    default_demos: ClassVar[Sequence[dspy.Example]] = ()
 
     def __init__(
         self,
@@ -90,6 +91,8 @@ class BaseModule(dspy.Module):
         if self._tools and self.strategy not in TOOL_STRATEGIES and "base" not in self._options:
             log.warning("%s: strategy %s calls no tools", type(self).__name__, self.strategy.value)
         self.predictor = self._build(self._tools)
+        if demos is None and signature is None:
+            demos = self.default_demos
         self.demos = load_demos(demos) if isinstance(demos, str) else list(demos or ())
         self._positional = [name for name in self.signature.input_fields if name != "context"]
 

@@ -20,9 +20,6 @@ class AtomizerSignature(dspy.Signature):
     PLAN: only when the goal asks for several separate pieces of work, such as researching several things, comparing
     them and writing a report.
     is_atomic is true exactly when node_type is EXECUTE.
-
-    Examples of EXECUTE: "How many minutes are in three hours?", "Who wrote Hamlet?", "Write a limerick about rain."
-    Examples of PLAN: "Research three electric cars, compare their range and price, and write a buying guide."
     """
 
     goal: str = dspy.InputField(desc="what has to be done")
