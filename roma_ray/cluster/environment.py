@@ -28,6 +28,9 @@ def prepare_environment(config: ClusterConfig) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Under `uv run` Ray would upload the working folder and build an environment for every worker.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    # Ray prints what it hears of dying processes to the driver's stdout, which belongs to the answer; they come out as
+    # WorkerLost anyway. There is no switch for it but the filter of repeated lines.
+    os.environ.update(RAY_DEDUP_LOGS="1", RAY_DEDUP_LOGS_SKIP_REGEX=".")
     if "RAY_AUTH_MODE" in os.environ:
         return
     if not _has_token() and address_of(config) == LOCAL:

@@ -126,16 +126,17 @@ class Pool:
     def is_limited(self) -> bool:
         return self.limit != Amount(math.inf, math.inf, math.inf)
 
-    async def reserve(self, worst: Amount) -> Reservation:
+    async def reserve(self, worst: Amount, least: Amount) -> Reservation:
         """Reserve `worst`, waiting for others to give back; when nobody can, as much of it as there is.
 
-        Raises LimitReached when there is not even one call left.
+        With less than `least` the reservation says what it is `short_of`. Raises LimitReached when there is not even
+        one call left.
         """
         if not self.is_limited:
             return self._take(worst)
         while not worst.fits(self.room):
             if self.open == 0:
-                return self._take_rest(worst)
+                return self._take_rest(worst, least)
             await self._changed()
         return self._take(worst)
 
@@ -158,7 +159,7 @@ class Pool:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _take_rest(self, worst: Amount) -> Reservation:
+    def _take_rest(self, worst: Amount, least: Amount) -> Reservation:
         rest = worst.within(self.room)
         if rest.calls < 1:
             raise LimitReached("limits.max_lm_calls is reached")
@@ -166,12 +167,15 @@ class Pool:
             raise LimitReached("limits.max_tokens is reached")
         if rest.cost_usd <= 0 < worst.cost_usd:
             raise LimitReached("limits.max_cost_usd is reached")
-        names = ("max_lm_calls", "max_tokens", "max_cost_usd")
-        pairs = zip(
-            names, (rest.calls, rest.tokens, rest.cost_usd), (worst.calls, worst.tokens, worst.cost_usd), strict=True
-        )
-        short_of = next(name for name, has, wanted in pairs if has < wanted)
-        return self._take(Amount(math.floor(rest.calls), rest.tokens, rest.cost_usd), short_of=short_of)
+        rest = Amount(math.floor(rest.calls), rest.tokens, rest.cost_usd)
+        short_of = ""
+        if rest.calls < least.calls:
+            short_of = "max_lm_calls"
+        elif rest.tokens < least.tokens:
+            short_of = "max_tokens"
+        elif rest.cost_usd < least.cost_usd:
+            short_of = "max_cost_usd"
+        return self._take(rest, short_of=short_of)
 
     def _take(self, amount: Amount, *, grant: Grant | None = None, short_of: str = "") -> Reservation:
         self.reserved += amount
@@ -207,8 +211,12 @@ class WorstCase:
         verify: bool,
         input_tokens: int,
         groups: int = 1,
+        asks: int = 2,
     ) -> Amount:
-        """The worst case of a step whose inputs have `input_tokens` altogether; `groups` of an Aggregator's folding."""
+        """The worst case of a step whose inputs have `input_tokens` altogether; `groups` of an Aggregator's folding.
+
+        `asks` is 2 with the one corrective ask that each role may need, 1 without.
+        """
         roles: list[Role] = ["verifier"] if verify else []
         if kind == "ascend":
             roles.extend("aggregator" for _ in range(groups + 1 if groups > 1 else 1))
@@ -220,7 +228,7 @@ class WorstCase:
                 roles.append("atomizer")
         total = NOTHING
         for role in roles:
-            total += self._of_ask(role, task_type, input_tokens, asks=2)
+            total += self._of_ask(role, task_type, input_tokens, asks=asks)
         return total
 
     def of_aggregator(self, task_type: TaskType) -> Amount:

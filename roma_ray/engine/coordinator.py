@@ -98,7 +98,12 @@ class Coordinator:
         return await self._drive(lease, resolved, on_event, notes=resolved.notes)
 
     async def resume(
-        self, run_id: str, resolved: ResolvedModels, *, reopened: dict[str, Json] | None, on_event: OnEvent | None = None
+        self,
+        run_id: str,
+        resolved: ResolvedModels,
+        *,
+        reopened: dict[str, Json] | None,
+        on_event: OnEvent | None = None,
     ) -> Result:
         """Go on with a run that nobody holds. `reopened` holds the settings given anew where it had ended.
 

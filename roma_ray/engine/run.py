@@ -192,6 +192,8 @@ class Run:
         outcome = self._fit_plan(node, outcome)
         if limit and outcome.has_value:
             outcome = _degraded(outcome, limit)
+        if key.kind == "ascend" and (cut := self.state.outcomes[key._replace(kind="descend")].limit_reached):
+            outcome = replace(outcome, status=_at_best_partial(outcome.status), limit_reached=cut)
         if outcome.plan is not None:
             self.pool.hold(node.id, self._worst_case.of_aggregator(node.task_type))
         return await self._commit(key, outcome)
@@ -431,21 +433,27 @@ class Run:
     ) -> Reservation:
         sizes = [_size_chars(solved.outcome) for solved in inputs]
         share = self.config.agents.aggregator.lm.context_tokens
-        worst = self._worst_case.of_step(
-            key.kind,
-            task_type=node.task_type,
-            decided=decided,
-            verify=self._verifies(node),
-            input_tokens=(sum(sizes) + len(node.goal)) // CHARS_PER_TOKEN,
-            groups=len(in_groups(sizes, share_tokens=share)) if key.kind == "ascend" else 1,
+        worst, least = (
+            self._worst_case.of_step(
+                key.kind,
+                task_type=node.task_type,
+                decided=decided,
+                verify=self._verifies(node),
+                input_tokens=(sum(sizes) + len(node.goal)) // CHARS_PER_TOKEN,
+                groups=len(in_groups(sizes, share_tokens=share)) if key.kind == "ascend" else 1,
+                asks=asks,
+            )
+            for asks in (2, 1)
         )
         if key.kind == "descend":
-            return await self.pool.reserve(worst)
+            if decided is None:
+                least += self._worst_case.of_aggregator(node.task_type)
+            return await self.pool.reserve(worst, least)
         self.pool.take_held(node.id)
         if self._time_left_s(key) <= 0:
             return self.pool.nothing()
         try:
-            return await self.pool.reserve(worst)
+            return await self.pool.reserve(worst, least)
         except LimitReached:
             # Without a call the task still joins what the children brought: work done is never thrown away.
             return self.pool.nothing()
@@ -553,6 +561,10 @@ def _size_chars(outcome: Outcome) -> int:
 def _limit_outcome(limit: str) -> Outcome:
     fault = LimitReached(f"limits.{limit} is reached").fault
     return Outcome(status=NodeStatus.FAILED, fault=fault, limit_reached=limit)
+
+
+def _at_best_partial(status: NodeStatus) -> NodeStatus:
+    return NodeStatus.PARTIAL if status is NodeStatus.COMPLETED else status
 
 
 def _degraded(outcome: Outcome, limit: str) -> Outcome:

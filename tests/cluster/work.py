@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -84,6 +85,36 @@ async def sleep(state: Any, request: float, inputs: Any, emit: Any) -> tuple[Any
         await asyncio.sleep(0)
         mark(state["folder"], "finally")
     return "slept", None
+
+
+async def setup_with_secret(argument: tuple[Path, Any]) -> dict[str, Any]:
+    """Logs its argument, as a careless program would."""
+    print(argument, flush=True)
+    logging.getLogger("careless").warning("set up with %r", argument)
+    return {"folder": argument[0], "secret": argument[1]}
+
+
+async def reveal(state: Any, request: Any, inputs: Any, emit: Any) -> tuple[Any, Any]:
+    return state["secret"].reveal(), None
+
+
+async def address(state: Any, request: Any, inputs: Any, emit: Any) -> tuple[Any, Any]:
+    import ray
+
+    return ray.get_runtime_context().gcs_address, None
+
+
+async def noisy(state: Any, request: float, inputs: Any, emit: Any) -> tuple[Any, Any]:
+    print("this is not the answer", flush=True)
+    return await sleep(state, request, inputs, emit)
+
+
+async def own_object(state: Any, request: Any, inputs: Any, emit: Any) -> tuple[Any, Any]:
+    """An object that belongs to the worker and so dies with it."""
+    import ray
+
+    emit(os.getpid())
+    return {"reference": ray.put("x" * 500_000)}, None
 
 
 async def count(state: Any, request: int, inputs: Any, emit: Any) -> tuple[Any, Any]:
