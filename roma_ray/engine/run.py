@@ -554,7 +554,8 @@ def _nearest(goals: list[str], ids: list[str], own_id: str) -> tuple[str, ...]:
 
 def _size_chars(outcome: Outcome) -> int:
     if outcome.handle is not None:
-        return outcome.handle.size_bytes
+        # Stored compressed: all that is known is that it is long.
+        return max(outcome.handle.size_bytes, 100_000)
     return len(outcome.value) if isinstance(outcome.value, str) else 2_000 if outcome.value is not None else 0
 
 

@@ -142,54 +142,64 @@ def _reopen(state: RunState) -> None:
     """Forget what failed or was not done, and all that was made from it; what is good stays."""
     state.status, state.fault, state.limit_reached, state.ended_at = RunStatus.RUNNING, None, "", None
     state.losses.clear()
-    stale = {key.node_id for key, outcome in state.outcomes.items() if _worth_another_try(outcome)}
-    for node_id in stale | _downstream(state, stale):
-        _forget(state, node_id, ascend_only=node_id not in stale and not _used_as_input(state, node_id, stale))
+    anew = {key.node_id for key, outcome in state.outcomes.items() if _worth_another_try(outcome)}
+    given_anew, put_together_anew = _downstream(state, anew)
+    for node_id in [n for n in state.nodes if any(_is_below(n, top) for top in given_anew)]:
+        del state.nodes[node_id]
+    for key in list(state.outcomes):
+        gone = key.node_id not in state.nodes or key.node_id in given_anew
+        planned = state.outcomes[key].plan is not None
+        if gone or (key.node_id in anew | put_together_anew and not planned):
+            del state.outcomes[key]
+    for node_id in anew | given_anew | put_together_anew:
+        if node_id in state.nodes:
+            _back_to_pending(state, node_id, children_too=node_id in given_anew)
 
 
 def _worth_another_try(outcome: Outcome) -> bool:
+    if outcome.plan is not None:
+        return False
     world = outcome.fault is not None and issubclass(BY_CODE.get(outcome.fault.code, RomaError), WorldError)
     return outcome.status in (NodeStatus.FAILED, NodeStatus.SKIPPED) or bool(outcome.limit_reached) or world
 
 
-def _downstream(state: RunState, stale: set[str]) -> set[str]:
-    """Every ancestor of `stale`, and every dependent of those, transitively."""
+def _downstream(state: RunState, anew: set[str]) -> tuple[set[str], set[str]]:
+    """What changes with `anew`: nodes that get other inputs (they start over), and nodes that only ascend again."""
     dependents: dict[str, list[str]] = {}
     for node in state.nodes.values():
         for needed in node.depends_on:
             dependents.setdefault(needed, []).append(node.id)
-    found: set[str] = set()
-    queue = list(stale)
+    inputs: set[str] = set()
+    ascends: set[str] = set()
+    queue = list(anew)
     while queue:
         node_id = queue.pop()
-        node = state.nodes[node_id]
-        for other in (*([node.parent] if node.parent else []), *dependents.get(node_id, ())):
-            if other not in found:
-                found.add(other)
+        for other in dependents.get(node_id, ()):
+            if other not in inputs:
+                inputs.add(other)
                 queue.append(other)
-    return found
+        parent = state.nodes[node_id].parent
+        if parent and parent not in ascends:
+            ascends.add(parent)
+            queue.append(parent)
+    return inputs, ascends
 
 
-def _used_as_input(state: RunState, node_id: str, stale: set[str]) -> bool:
-    """Whether a node, or one above it, was given something stale, so that its own work has to be done again."""
-    changed = stale | _downstream(state, stale)
-    node: Node | None = state.nodes[node_id]
-    while node is not None:
-        if any(needed in changed for needed in node.depends_on):
-            return True
-        node = state.nodes.get(node.parent)
-    return False
+def _is_below(node_id: str, top: str) -> bool:
+    return node_id.startswith((f"{top}.", f"{top}~"))
 
 
-def _forget(state: RunState, node_id: str, *, ascend_only: bool) -> None:
+def _back_to_pending(state: RunState, node_id: str, *, children_too: bool) -> None:
     node = state.nodes[node_id]
-    for key in [k for k in state.outcomes if k.node_id == node_id]:
-        outcome = state.outcomes[key]
-        planned_well = key.kind == "descend" and outcome.plan is not None
-        if key.kind == "ascend" or not (planned_well and ascend_only):
-            del state.outcomes[key]
     state.nodes[node_id] = replace(
-        node, status=NodeStatus.PENDING, outcome=None, fault=None, warnings=(), ended_at=None, same_as=""
+        node,
+        status=NodeStatus.PENDING,
+        outcome=None,
+        fault=None,
+        warnings=(),
+        ended_at=None,
+        same_as="",
+        children=() if children_too else node.children,
     )
 
 
