@@ -29,4 +29,6 @@ def start_logging(config: LogConfig) -> None:
             raise FolderUnusable(f"log.file={config.file}: {error.strerror}", cure="choose another file") from error
     for handler in handlers:
         handler.setFormatter(logging.Formatter(_FORMAT))
+    for old in log.handlers:
+        old.close()
     log.handlers = handlers

@@ -130,6 +130,8 @@ def _kept(state: RunState, most: int) -> set[str]:
     kept = {ROOT}
     in_order = list(state.walk())
     for node in sorted(in_order, key=lambda n: n.status not in _LIVELY):
+        if len(kept) >= most:
+            break
         path = {node.id}
         while node.parent and node.parent not in kept:
             node = state.nodes[node.parent]
