@@ -21,9 +21,7 @@ def address_of(config: ClusterConfig) -> str:
 def prepare_environment(config: ClusterConfig) -> None:
     """Set what Ray would otherwise guess; what the user has set stands.
 
-    With a token at hand it is used: a cluster without authentication takes such a client too. Without one, a Ray of
-    our own gets a token that lives as long as this process, because Ray would write one into the user's home, and from
-    then on every `ray` command there would want it.
+    A token at hand is used: a cluster without authentication takes such a client too, one with it takes no other.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Under `uv run` Ray would upload the working folder and build an environment for every worker.
@@ -33,9 +31,13 @@ def prepare_environment(config: ClusterConfig) -> None:
     os.environ.update(RAY_DEDUP_LOGS="1", RAY_DEDUP_LOGS_SKIP_REGEX=".")
     if "RAY_AUTH_MODE" in os.environ:
         return
-    if not _has_token() and address_of(config) == LOCAL:
+    if address_of(config) != LOCAL:
+        if _has_token():
+            os.environ["RAY_AUTH_MODE"] = "token"
+    elif not _has_token():
+        # A Ray that starts wants a token. It would write one into the user's home, and from then on every `ray` command
+        # there would want it; this one lives as long as the process.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    os.environ["RAY_AUTH_MODE"] = "token" if _has_token() else "disabled"
 
 
 def _has_token() -> bool:

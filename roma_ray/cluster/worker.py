@@ -22,6 +22,8 @@ THREADS = 32
 """Of the default executor: Python's own choice is CPUs + 4, which a few blocking file reads would fill."""
 LAG_S = 0.2
 """How late a worker's loop may be before somebody is told."""
+TICK_S = 0.25
+"""How soon a task in a process of its own sees that it is cancelled."""
 
 _END = object()
 
@@ -91,15 +93,22 @@ def _run_alone(session: Session, fn: TaskFunction, request: Any, *inputs: Any) -
         host = Host()
         items = host.stream(session.id, fn, request, inputs)
         try:
-            runner.run(_open(host, session))
+            _ticking = runner.run(_open(host, session))
             while (item := runner.run(_next(items))) is not _END:
                 yield item
         finally:
             runner.run(_close(host, session, items))
 
 
-async def _open(host: Host, session: Session) -> None:
+async def _open(host: Host, session: Session) -> asyncio.Task[None]:
     host.add_session(session)
+    return asyncio.create_task(_tick())
+
+
+async def _tick() -> None:
+    """Wake the loop up: Ray's interrupt is a flag that only running Python sees, a loop that waits would sleep on."""
+    while True:
+        await asyncio.sleep(TICK_S)
 
 
 async def _next(items: AsyncGenerator[Any]) -> Any:
