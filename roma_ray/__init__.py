@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from roma_ray.api import Result, asolve, resume, solve
+    from roma_ray.api import Result, aresume, asolve, resume, solve
     from roma_ray.modules import Aggregator, Atomizer, BaseModule, Executor, Planner, Verifier
     from roma_ray.types import NodeType, PredictionStrategy, SubTask, TaskType
 
