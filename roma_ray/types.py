@@ -261,8 +261,8 @@ class CallRecord(_Plain):
 
     `request_key` is the SHA-256 of the canonical request and `ordinal` its number among identical requests of the
     step (0-based). `request` is the canonical request (dspy.lm15 serde), absent with `runlog.prompts=hash`;
-    `response` the canonical response, absent for a failed or cached call. `cached` marks an answer that was already
-    known: it adds 1 to `cached_calls` and nothing else.
+    `response` the canonical response, absent for a failed call and for one that the run log answered. `cached` marks an
+    answer that was already known: it adds 1 to `cached_calls` and nothing else.
     """
 
     step: str

@@ -100,11 +100,17 @@ async def _in_envelope(
         try:
             done = await work
         except RomaError as error:
-            return _failed(error), None
+            return _told(_failed(error), scope), None
         except asyncio.CancelledError:
             scope.cancelled = True
             raise
+    done.outcome = _told(done.outcome, scope)
     return await _packed(session, done)
+
+
+def _told(outcome: Outcome, scope: CallScope) -> Outcome:
+    """`outcome` with what the call gate wants people to know, such as a fallback that answered."""
+    return replace(outcome, warnings=(*outcome.warnings, *dict.fromkeys(scope.warnings)))
 
 
 async def _descend(session: NodeSession, request: StepRequest, inputs: Sequence[Any]) -> _Done:

