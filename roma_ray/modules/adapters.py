@@ -7,6 +7,7 @@ Both adapters differ from DSPy's own in four ways: nothing is asked a second tim
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,7 +16,12 @@ from weakref import WeakKeyDictionary
 
 import dspy
 from dspy.adapters.types.base_type import Type as DspyType
-from dspy.adapters.utils import format_field_value, get_field_description_string, translate_field_type
+from dspy.adapters.utils import (
+    format_field_value,
+    get_field_description_string,
+    serialize_for_json,
+    translate_field_type,
+)
 from dspy.utils.exceptions import AdapterParseError
 
 from roma_ray.errors import ConfigError
@@ -24,6 +30,8 @@ from roma_ray.modules.schemas import Bounds, Schema, response_format
 from roma_ray.types import SubTask
 
 Signature = type[dspy.Signature]
+
+_KEPT_DEMOS = 8
 
 
 @dataclass(slots=True)
@@ -45,11 +53,20 @@ class UnreadableAnswer(AdapterParseError):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class _FormattedDemos:
+    demos: list[Any]
+    messages: list[dict[str, Any]]
+
+
 class _Reading:
     """What both adapters share: putting prompts together and reading answers."""
 
-    bounds: Bounds
-    _systems: WeakKeyDictionary[Signature, str]
+    def __init__(self, bounds: Bounds | None, **options: Any) -> None:
+        super().__init__(**options)
+        self.bounds = bounds or Bounds()
+        self._systems: WeakKeyDictionary[Signature, str] = WeakKeyDictionary()
+        self._demos: dict[tuple[Any, ...], _FormattedDemos] = {}
 
     def format_system_message(self, signature: Signature) -> str:
         found = self._systems.get(signature)
@@ -87,6 +104,15 @@ class _Reading:
 
     def format_demos(self, signature: Signature, demos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Each demo as a question and its answer; what a demo leaves out stays out, without a word about it."""
+        key = (signature, *map(id, demos))
+        if key not in self._demos:
+            if len(self._demos) >= _KEPT_DEMOS:
+                self._demos.pop(next(iter(self._demos)))
+            # The demos are kept with their messages, so that an id in a key never means another object.
+            self._demos[key] = _FormattedDemos(list(demos), self._demo_messages(signature, demos))
+        return list(self._demos[key].messages)
+
+    def _demo_messages(self, signature: Signature, demos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = []
         for demo in demos:
             values = dict(demo)
@@ -126,9 +152,7 @@ class ChatAdapter(_Reading, dspy.ChatAdapter):
     """Fields as marked sections of text: for every model."""
 
     def __init__(self, bounds: Bounds | None = None, **options: Any) -> None:
-        super().__init__(use_json_adapter_fallback=False, **options)
-        self.bounds = bounds or Bounds()
-        self._systems = WeakKeyDictionary()
+        super().__init__(bounds, use_json_adapter_fallback=False, **options)
 
     def _answer_form(self, signature: Signature) -> str:
         notes = _notes(signature.output_fields, self.bounds)
@@ -145,10 +169,8 @@ class JSONAdapter(_Reading, dspy.JSONAdapter):
 
     def __init__(self, bounds: Bounds | None = None, **options: Any) -> None:
         options.setdefault("use_native_function_calling", False)
-        super().__init__(**options)
+        super().__init__(bounds, **options)
         self.use_json_adapter_fallback = False
-        self.bounds = bounds or Bounds()
-        self._systems = WeakKeyDictionary()
         self._formats: WeakKeyDictionary[Signature, Schema] = WeakKeyDictionary()
 
     def _prepare_response_format(self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: Signature) -> None:
@@ -164,6 +186,12 @@ class JSONAdapter(_Reading, dspy.JSONAdapter):
         notes = _notes(_without_open_mappings(signature), self.bounds)
         fields = ",\n".join(f'  "{name}": {note}' for name, note in notes.items())
         return f"Answer with one JSON object and nothing else:\n{{\n{fields}\n}}"
+
+    def format_assistant_message_content(
+        self, signature: Signature, outputs: Mapping[str, Any], missing_field_message: str | None = None
+    ) -> str:
+        asked = {name: outputs.get(name, missing_field_message) for name in _without_open_mappings(signature)}
+        return json.dumps(serialize_for_json(asked), ensure_ascii=False)
 
     def _reminder(self, signature: Signature) -> str:
         names = ", then ".join(f"`{name}`" for name in _without_open_mappings(signature))

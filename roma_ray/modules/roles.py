@@ -23,6 +23,11 @@ def _decided(goal: str, node_type: NodeType, reasoning: str) -> dspy.Example:
     return example.with_inputs("goal")
 
 
+def _planned(goal: str, reasoning: str, *tasks: tuple[str, str, list[str]]) -> dspy.Example:
+    subtasks = [{"goal": text, "task_type": kind, "dependencies": needs} for text, kind, needs in tasks]
+    return dspy.Example(goal=goal, reasoning=reasoning, subtasks=subtasks).with_inputs("goal")
+
+
 class Atomizer(BaseModule):
     """Decides whether a goal is done at once: `goal` → `is_atomic`, `node_type`."""
 
@@ -44,6 +49,23 @@ class Planner(BaseModule):
     """Splits a goal: `goal` → `subtasks`, `dependencies_graph` (positions as text)."""
 
     signature_class = PlannerSignature
+    # They show what a small model does not take from the instructions: whole sentences, and earlier numbers only.
+    default_demos: ClassVar[Sequence[dspy.Example]] = (
+        _planned(
+            "Compare the boiling points of ethanol and methanol and explain the difference.",
+            "Two facts are needed; the comparison builds on both.",
+            ("Find the boiling point of ethanol.", "RETRIEVE", []),
+            ("Find the boiling point of methanol.", "RETRIEVE", []),
+            ("Explain why the boiling points of ethanol and methanol differ.", "THINK", ["0", "1"]),
+        ),
+        _planned(
+            "Organise a farewell party for twelve colleagues with a menu and an invitation text.",
+            "Menu and setting are independent; the invitation needs the setting.",
+            ("Choose place, date and programme for a farewell party for twelve colleagues.", "THINK", []),
+            ("Put together a menu for a farewell party for twelve colleagues.", "WRITE", []),
+            ("Write the invitation to a farewell party for twelve colleagues.", "WRITE", ["0"]),
+        ),
+    )
 
 
 class Executor(BaseModule):
