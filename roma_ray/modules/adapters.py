@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
-from weakref import WeakKeyDictionary
 
 import dspy
 from dspy.adapters.types.base_type import Type as DspyType
@@ -25,12 +24,14 @@ from dspy.adapters.utils import (
 from dspy.utils.exceptions import AdapterParseError
 
 from roma_ray.errors import ConfigError
+from roma_ray.modules.memo import Memo
 from roma_ray.modules.reading import Unreadable, enum_values, read_answer, visible, without_none
 from roma_ray.modules.schemas import Bounds, Schema, response_format
 from roma_ray.types import SubTask
 
 Signature = type[dspy.Signature]
 
+_KEPT_SIGNATURES = 64
 _KEPT_DEMOS = 8
 
 
@@ -65,14 +66,11 @@ class _Reading:
     def __init__(self, bounds: Bounds | None, **options: Any) -> None:
         super().__init__(**options)
         self.bounds = bounds or Bounds()
-        self._systems: WeakKeyDictionary[Signature, str] = WeakKeyDictionary()
-        self._demos: dict[tuple[Any, ...], _FormattedDemos] = {}
+        self._systems: Memo[Signature, str] = Memo(_KEPT_SIGNATURES)
+        self._demos: Memo[tuple[Any, ...], _FormattedDemos] = Memo(_KEPT_DEMOS)
 
     def format_system_message(self, signature: Signature) -> str:
-        found = self._systems.get(signature)
-        if found is None:
-            found = self._systems[signature] = self._system_message(signature)
-        return found
+        return self._systems.get(signature, lambda: self._system_message(signature))
 
     def _system_message(self, signature: Signature) -> str:
         inputs = _described(signature.input_fields)
@@ -105,12 +103,9 @@ class _Reading:
     def format_demos(self, signature: Signature, demos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Each demo as a question and its answer; what a demo leaves out stays out, without a word about it."""
         key = (signature, *map(id, demos))
-        if key not in self._demos:
-            if len(self._demos) >= _KEPT_DEMOS:
-                self._demos.pop(next(iter(self._demos)))
-            # The demos are kept with their messages, so that an id in a key never means another object.
-            self._demos[key] = _FormattedDemos(list(demos), self._demo_messages(signature, demos))
-        return list(self._demos[key].messages)
+        # The demos are kept with their messages, so that an id in a key never means another object.
+        kept = self._demos.get(key, lambda: _FormattedDemos(list(demos), self._demo_messages(signature, demos)))
+        return list(kept.messages)
 
     def _demo_messages(self, signature: Signature, demos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = []
@@ -159,6 +154,12 @@ class ChatAdapter(_Reading, dspy.ChatAdapter):
         sections = "\n\n".join(f"[[ ## {name} ## ]]\n{{{note}}}" for name, note in notes.items())
         return f"Answer in exactly this form:\n\n{sections}\n\n[[ ## completed ## ]]"
 
+    def format_assistant_message_content(
+        self, signature: Signature, outputs: Mapping[str, Any], missing_field_message: str | None = None
+    ) -> str:
+        filled = {name: value for name, value in outputs.items() if value is not None}
+        return super().format_assistant_message_content(signature, filled, missing_field_message or "null")
+
     def _reminder(self, signature: Signature) -> str:
         headings = ", then ".join(f"`[[ ## {name} ## ]]`" for name in signature.output_fields)
         return f"Respond with {headings}, and then `[[ ## completed ## ]]`."
@@ -171,16 +172,15 @@ class JSONAdapter(_Reading, dspy.JSONAdapter):
         options.setdefault("use_native_function_calling", False)
         super().__init__(bounds, **options)
         self.use_json_adapter_fallback = False
-        self._formats: WeakKeyDictionary[Signature, Schema] = WeakKeyDictionary()
+        self._formats: Memo[Signature, Schema] = Memo(_KEPT_SIGNATURES)
 
     def _prepare_response_format(self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: Signature) -> None:
         if "response_format" not in lm.supported_params:
             return
         lm_kwargs["response_format"] = {"type": "json_object"}
         if lm.supports_response_schema:
-            if signature not in self._formats:
-                self._formats[signature] = response_format(signature, self.bounds)
-            lm_kwargs["response_format"] = self._formats[signature]
+            schema = self._formats.get(signature, lambda: response_format(signature, self.bounds))
+            lm_kwargs["response_format"] = schema
 
     def _answer_form(self, signature: Signature) -> str:
         notes = _notes(_without_open_mappings(signature), self.bounds)

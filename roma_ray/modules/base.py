@@ -20,6 +20,7 @@ from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError,
 
 from roma_ray.errors import AnswerEmpty, AnswerUnreadable, ConfigError, ContextTooLong, KeyMissing, RomaError
 from roma_ray.modules.adapters import UnreadableAnswer, make_adapter
+from roma_ray.modules.memo import Memo
 from roma_ray.modules.sources import load_demos, load_instructions
 from roma_ray.modules.strategies import TOOL_STRATEGIES, build_predictor, supported_strategy
 from roma_ray.modules.tools import ToolsType, as_tools, merged
@@ -87,7 +88,7 @@ class BaseModule(dspy.Module):
         self._tools = as_tools(tools)
         self._context_defaults = dict(context_defaults or {})
         self._options = dict(strategy_kwargs)
-        self._with_tools = _Kept()
+        self._with_tools: Memo[tuple[Any, ...], dspy.Module] = Memo(_KEPT_PREDICTORS)
         if self._tools and self.strategy not in TOOL_STRATEGIES and "base" not in self._options:
             log.warning("%s: strategy %s calls no tools", type(self).__name__, self.strategy.value)
         self.predictor = self._build(self._tools)
@@ -213,26 +214,10 @@ class BaseModule(dspy.Module):
         together = merged(self._tools, as_tools(tools))
         # Tool objects made from the same functions ask for the same predictor.
         key = tuple((tool.name, tool.func) for tool in together)
-        return self._with_tools.get(key) or self._with_tools.keep(key, self._build(together))
+        return self._with_tools.get(key, lambda: self._build(together))
 
     def _build(self, tools: Sequence[dspy.Tool]) -> dspy.Module:
         return build_predictor(self.strategy, self.signature, tools=tools, options=self._options)
-
-
-class _Kept:
-    """The predictors that were built for per-call tools, the newest few. Hidden from DSPy's search for predictors."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[tuple[Any, ...], dspy.Module] = {}
-
-    def get(self, key: tuple[Any, ...]) -> dspy.Module | None:
-        return self._by_key.get(key)
-
-    def keep(self, key: tuple[Any, ...], predictor: dspy.Module) -> dspy.Module:
-        if len(self._by_key) >= _KEPT_PREDICTORS:
-            self._by_key.pop(next(iter(self._by_key)))
-        self._by_key[key] = predictor
-        return predictor
 
 
 def _chosen_signature(signature: type[dspy.Signature] | str, instructions: str | None) -> type[dspy.Signature]:
@@ -258,7 +243,9 @@ def _as_roma_errors() -> Generator[None]:
         yield
     except LMUnexpectedError as error:
         # DSPy wraps what an engine raises; our LM layer raises our errors.
-        raise (error.__cause__ if isinstance(error.__cause__, RomaError) else error) from None
+        if isinstance(error.__cause__, RomaError):
+            raise error.__cause__ from None
+        raise
     except ContextWindowExceededError as error:
         raise ContextTooLong(str(error)) from error
     except UnreadableAnswer as error:

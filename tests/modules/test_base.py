@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 
+import cloudpickle
 import dspy
 import pytest
 from dspy._vendor.lm15.serde import request_to_dict
@@ -186,3 +188,18 @@ def test_a_bad_answer_costs_one_call_and_raises_our_error():
 def test_demos_and_optimisers_find_the_predictor():
     module = Executor("cot", lm=lm_saying(_DONE)[0])
     assert [name for name, _ in module.named_predictors()] == ["predictor.predict"]
+
+
+def test_a_module_can_be_sent_to_another_process_and_copied():
+    module = Executor("react", tools=[len])
+    lm, _ = lm_saying(
+        chat(reasoning="r", next_thought="t", next_tool_name="finish", next_tool_args="{}", output="done")
+    )
+    for copied in (pickle.loads(cloudpickle.dumps(module)), module.deepcopy()):
+        assert copied.replace_lm(lm).forward("g").output == "done"
+
+
+def test_an_error_of_a_foreign_engine_keeps_its_cause():
+    with pytest.raises(dspy.LMUnexpectedError) as raised:
+        Executor("Predict", lm=lm_saying(ZeroDivisionError("bug"))[0]).forward("g")
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
