@@ -10,9 +10,9 @@ import ray
 from ray.exceptions import RayError
 
 from roma_ray.cluster.backend import Session, Task
-from roma_ray.cluster.faults_of_ray import fetch_error, task_error
 from roma_ray.cluster.host import Ended, ended, plain_value
 from roma_ray.cluster.pool import Pool, PoolWorker
+from roma_ray.cluster.ray_errors import fetch_error, task_error
 from roma_ray.cluster.register import Register
 from roma_ray.cluster.start import connect, disconnect
 from roma_ray.cluster.worker import run_alone
