@@ -72,12 +72,17 @@ CASES: tuple[Case, ...] = (COLD, *FAN_OUTS.values(), _chain(20, 0.0), _chain(10,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One measured case. CPU and peak memory (PSS) are of the process and all its children."""
+    """One measured case. CPU and peak memory (PSS) are of the process and all its children.
+
+    `load` is the machine's load average (1 min) when it began: above the number of CPUs, walls and even CPU seconds
+    are dearer than they would be.
+    """
 
     wall_s: float
     cpu_s: float
     calls: int
     peak_mb: float
+    load: float
     status: str = "completed"
 
     @property

@@ -22,6 +22,7 @@ _TIMEOUT_S = 1200.0
 def measure(case: Case, engine: Engine, server: Scripted) -> Measurement:
     """Run `case` on `engine`. Raises RuntimeError with the child's last words when it fails or takes too long."""
     server.reset(0.0, keep_messages=False)
+    load = os.getloadavg()[0]
     command = [sys.executable, "-m", "benchmarks.overhead.child", engine, key_of(case), server.base_url]
     # DSPy would fetch its price list from the internet at first use.
     environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -35,10 +36,10 @@ def measure(case: Case, engine: Engine, server: Scripted) -> Measurement:
             kill_family(process.pid)
             raise
     if cold is not None:
-        return Measurement(wall_s=cold[0], cpu_s=cold[1], calls=1, peak_mb=peak.mb)
+        return Measurement(wall_s=cold[0], cpu_s=cold[1], calls=1, peak_mb=peak.mb, load=load)
     if process.returncode != 0:
         raise RuntimeError(f"{key_of(case)} on {engine} ended with {process.returncode}:\n{errors[-2000:]}")
-    return Measurement(**json.loads(answer.splitlines()[-1]), peak_mb=peak.mb)
+    return Measurement(**json.loads(answer.splitlines()[-1]), peak_mb=peak.mb, load=load)
 
 
 def _until_first_call(process: subprocess.Popen[str], server: Scripted) -> tuple[float, float]:

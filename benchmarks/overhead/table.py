@@ -7,7 +7,7 @@ from rich.table import Table
 from benchmarks.overhead.cases import Case, Engine, Measurement
 from benchmarks.overhead.promises import Medians, Promise
 
-_COLUMNS = ("calls", "wall s", "x ideal", "x floor", "CPU s", "ms/call", "x floor", "peak MB")
+_COLUMNS = ("calls", "wall s", "x ideal", "x floor", "CPU s", "ms/call", "x floor", "peak MB", "load")
 
 
 def as_table(medians: Medians, promises: list[Promise]) -> Table:
@@ -36,6 +36,7 @@ def _figures(case: Case, engine: Engine, m: Measurement, medians: Medians) -> li
         "" if case.cold else f"{m.cpu_ms_per_call:.2f}",
         _ratio(m.cpu_s, floor.cpu_s if floor else 0.0),
         f"{m.peak_mb:.0f}",
+        f"{m.load:.1f}",
     ]
 
 
