@@ -74,8 +74,7 @@ class Pool:
 
     def take(self, session: Session) -> PoolWorker:
         """The worker for the next task of `session`, with the session on its way there; `give_back` it afterwards."""
-        if self._wants_another():
-            self._start()
+        self._grow()
         # A task never waits for a process that starts while another one is there to take it.
         worker = min(self._workers, key=lambda each: (not each.is_ready, each.load))
         worker.load += 1
@@ -113,12 +112,18 @@ class Pool:
         if self._asked_cpus:
             await self._ask_for_cpus(0)
 
+    def _grow(self) -> None:
+        if self._wants_another():
+            self._start()
+
     def _wants_another(self) -> bool:
-        """One worker more than there are open streams until every CPU has one; then only when they are overloaded."""
+        """Until every CPU has a worker: one more than there are open streams, but the spare one only when the others
+        have started, because starting takes the CPU that they need. Then only when they are overloaded.
+        """
         count, load = len(self._workers), sum(worker.load for worker in self._workers)
         cpus = sum(node.cpus for node in self._nodes)
         if count < min(cpus, self._config.max_workers or cpus):
-            return load >= count
+            return load > count or (load == count and all(worker.is_ready for worker in self._workers))
         return count < (self._config.max_workers or 0) and self._is_overloaded()
 
     def _is_overloaded(self) -> bool:
@@ -139,6 +144,7 @@ class Pool:
             worker.label = (await self._hello(worker, items)).label
             await asyncio.gather(*map(worker.open_session, self._unknown_to(worker)))
             worker.is_ready = True
+            self._grow()
             async for reference in items:
                 lag: LoopLag = await reference
                 _log.warning("the loop of worker %s stood still for %.1f s", lag.label, lag.lag_s)

@@ -37,8 +37,8 @@ _START_CURE = (
 
 _thread = ThreadPoolExecutor(1, thread_name_prefix="roma_ray-start")
 """Where Ray is started and stopped, one at a time. Not in the main thread, where Ray would take over the handler of
-SIGTERM and keep the loop waiting for seconds; and not in a thread of the loop's, because Linux ends the processes that a
-thread has started when that thread ends."""
+SIGTERM and keep the loop waiting for seconds; and not in a thread of the loop's, because Linux ends the processes that
+a thread has started when that thread ends."""
 
 _users = 0
 _is_ours = False
