@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ OBJECT_STORE_BYTES = 512 * 1024 * 1024
 _LONGEST_TEMP = 40
 """Letters of the temporary folder: Ray puts sockets about 60 letters below it, and a socket's path may have 107."""
 _ANSWER_WITHIN_S = 5.0
+_START_ATTEMPTS = 3
+"""Ray gives its own processes 30 s to come up, which a busy machine exceeds."""
 _JOIN_CURE = (
     "check cluster.address or RAY_ADDRESS, and RAY_AUTH_MODE and RAY_AUTH_TOKEN if that cluster wants a token; "
     "cluster=local starts a Ray of its own"
@@ -90,24 +92,26 @@ def _start(options: dict[str, Any], config: ClusterConfig) -> None:
     if len(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "") > _LONGEST_TEMP:
         options["_temp_dir"] = "/tmp/ray"
     with _python_path():
-        try:
-            _start_once(options)
-        except NothingPlaced:
-            _start_once(options)
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            before = {process.pid for process in psutil.Process().children()}
+            try:
+                ray.init(**options)
+                return
+            # Nothing narrower: a start that takes too long is a bare Exception.
+            except Exception as error:
+                _end_leftovers(before)
+                if attempt == _START_ATTEMPTS:
+                    raise NothingPlaced(f"Ray did not start here: {first_line(error)}", cure=_START_CURE) from error
 
 
-def _start_once(options: dict[str, Any]) -> None:
-    """Ray gives its own processes 30 s to start, which a busy machine exceeds; it leaves them behind then."""
-    before = {process.pid for process in psutil.Process().children()}
-    try:
-        ray.init(**options)
-    # Nothing narrower: a start that takes too long is a bare Exception.
-    except Exception as error:
-        home = str(Path(ray.__file__).parent)
-        for process in psutil.Process().children():
+def _end_leftovers(before: set[int]) -> None:
+    """End the processes of a Ray that did not come up: it leaves them behind. `before` are the older children's pids."""
+    home = str(Path(ray.__file__).parent)
+    for process in psutil.Process().children():
+        # An error here means that it has ended already.
+        with suppress(psutil.Error):
             if process.pid not in before and any(home in word for word in process.cmdline()):
                 process.kill()
-        raise NothingPlaced(f"Ray did not start on this machine: {first_line(error)}", cure=_START_CURE) from error
 
 
 def _join(options: dict[str, Any], address: str) -> None:
