@@ -19,11 +19,12 @@ from typing import Any
 from roma_ray import clock, faults
 from roma_ray.cluster.backend import Backend, InputLost, Task
 from roma_ray.config import Config
+from roma_ray.engine import brief
 from roma_ray.engine import node as node_task
 from roma_ray.engine.budget import Pool, Reservation, WorstCase
-from roma_ray.engine.context import CHARS_PER_TOKEN, NEAREST_SIBLINGS, in_groups
+from roma_ray.engine.context import CHARS_PER_TOKEN, in_groups
 from roma_ray.engine.plan import same_goal
-from roma_ray.engine.request import InputSpec, StepRequest
+from roma_ray.engine.request import StepRequest
 from roma_ray.engine.tree import Node, RunState, apply
 from roma_ray.errors import (
     BY_CODE,
@@ -48,7 +49,6 @@ from roma_ray.types import (
     Outcome,
     PlannedTask,
     StepKey,
-    child_id,
 )
 
 OnEvent = Callable[[Event], None]
@@ -107,9 +107,7 @@ class Run:
 
     def children(self, parent: Node, revision: int) -> list[Node]:
         """The nodes of a plan that a descend step of `parent` brought, in plan order."""
-        plan = self.state.outcomes[StepKey(parent.id, "descend", revision)].plan
-        assert plan is not None
-        return [self.state.nodes[child_id(parent.id, i, revision)] for i in range(len(plan.tasks))]
+        return brief.children(self.state, parent.id, revision)
 
     def better(self, best: Solved | None, new: Solved) -> Solved:
         """The candidate to keep: a later one, unless it has no value and the earlier one has."""
@@ -343,22 +341,20 @@ class Run:
         self, key: StepKey, inputs: Sequence[Solved], reservation: Reservation, decided: NodeType | None
     ) -> StepRequest:
         node = self.state.nodes[key.node_id]
-        siblings = self._siblings(node)
-        return StepRequest(
-            key=key,
-            goal=node.goal,
-            task_type=node.task_type,
-            decided=decided,
-            plan_only=self.plan_only,
-            ancestors=self._ancestors(node),
-            siblings=_nearest([s.goal for s in siblings], [s.id for s in siblings], node.id),
-            sibling_count=max(0, len(siblings) - 1),
-            inputs=tuple(self._spec(solved) for solved in inputs),
-            feedback=self._feedback(key),
-            max_subtasks=self.config.limits.max_subtasks,
-            verify=self._verifies(node),
-            grant=reservation.grant,
-            known=self.state.answers.get(str(key), {}),
+        return brief.placed(
+            self.state,
+            StepRequest(
+                key=key,
+                goal=node.goal,
+                task_type=node.task_type,
+                decided=decided,
+                plan_only=self.plan_only,
+                inputs=tuple(brief.input_spec(solved.node, solved.outcome) for solved in inputs),
+                max_subtasks=self.config.limits.max_subtasks,
+                verify=self._verifies(node),
+                grant=reservation.grant,
+                known=self.state.answers.get(str(key), {}),
+            ),
         )
 
     def _passed(self, solved: Solved) -> Any:
@@ -369,42 +365,6 @@ class Run:
         if reference is not None:
             return reference
         return solved.outcome.handle or solved.outcome.value
-
-    def _spec(self, solved: Solved) -> InputSpec:
-        outcome = solved.outcome
-        return InputSpec(
-            node_id=solved.node.id,
-            goal=solved.node.goal,
-            task_type=solved.node.task_type,
-            depends_on=tuple(needed.rsplit(".", 1)[-1] for needed in solved.node.depends_on),
-            status=outcome.status,
-            fault=outcome.fault,
-            sources=outcome.sources,
-            where=outcome.handle.path if outcome.handle else "",
-        )
-
-    def _siblings(self, node: Node) -> list[Node]:
-        if not node.parent:
-            return []
-        prefix = node.id.rsplit(".", 1)[0]
-        revision = int(prefix.rsplit("~", 1)[1]) if prefix != node.parent else 0
-        return self.children(self.state.nodes[node.parent], revision)
-
-    def _ancestors(self, node: Node) -> tuple[str, ...]:
-        goals: list[str] = []
-        while node.parent:
-            node = self.state.nodes[node.parent]
-            goals.append(node.goal)
-        return tuple(reversed(goals))
-
-    def _feedback(self, key: StepKey) -> str:
-        if key.revision == 0:
-            return ""
-        for kind in ("ascend", "descend"):
-            earlier = self.state.outcomes.get(StepKey(key.node_id, kind, key.revision - 1))
-            if earlier is not None and earlier.feedback:
-                return earlier.feedback
-        return ""
 
     def _verifies(self, node: Node) -> bool:
         return self.config.verify == "all" or (self.config.verify == "root" and not node.parent)
@@ -540,16 +500,6 @@ class Run:
         if first in self._references:
             self._references[key] = self._references[first]
         return await self._commit(key, replace(outcome, same_as=outcome.same_as or first.node_id, warnings=()))
-
-
-def _nearest(goals: list[str], ids: list[str], own_id: str) -> tuple[str, ...]:
-    """The goals of the nearest siblings in plan order, without the node's own."""
-    if own_id not in ids:
-        return ()
-    here = ids.index(own_id)
-    start = max(0, min(here - NEAREST_SIBLINGS // 2, len(goals) - NEAREST_SIBLINGS - 1))
-    window = range(start, min(start + NEAREST_SIBLINGS + 1, len(goals)))
-    return tuple(goals[i] for i in window if i != here)
 
 
 def _size_chars(outcome: Outcome) -> int:

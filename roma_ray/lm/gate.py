@@ -171,7 +171,9 @@ class Gate:
 
     async def _attempt(self, target: Target, call: _Call) -> Response:
         """One HTTP attempt within the allowance; what it reserved stays taken if it may be billed all the same."""
-        tokens = estimate_tokens(call.size_bytes), call.request.config.max_tokens or self._max_tokens
+        prompt_tokens, wanted = estimate_tokens(call.size_bytes), call.request.config.max_tokens or self._max_tokens
+        longest = call.scope.allowance.answer_tokens(wanted, prompt_tokens=prompt_tokens, price=target.price)
+        tokens = prompt_tokens, longest
         cost = worst_case_usd(target.price, prompt_tokens=tokens[0], completion_tokens=tokens[1])
         call.scope.allowance.reserve(tokens=sum(tokens), cost_usd=cost)
         used: Usage | None = Usage()
@@ -180,7 +182,7 @@ class Gate:
                 if call.scope.cancelled:
                     raise Cancelled("the run was cancelled")
                 used = None
-                response, used = await self._send(target, call)
+                response, used = await self._send(target, call, longest)
                 return response
         except RomaError as error:
             used = None if may_be_billed(error) else Usage()
@@ -189,8 +191,10 @@ class Gate:
             if used is not None:
                 call.scope.allowance.settle(used, tokens=sum(tokens), cost_usd=cost)
 
-    async def _send(self, target: Target, call: _Call) -> tuple[Response, Usage]:
+    async def _send(self, target: Target, call: _Call, max_tokens: int) -> tuple[Response, Usage]:
+        # Shortened only on the wire: the request's key stays that of the work, whatever is left in the purse.
         request = addressed(call.request, target.endpoint)
+        request = replace(request, config=replace(request.config, max_tokens=max_tokens))
         started_s = mono_s()
         call.failed_attempts += 1  # until it is answered
         try:

@@ -7,8 +7,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from roma_ray.config import Price
 from roma_ray.errors import LimitReached
 from roma_ray.types import CallRecord, Usage
+
+
+SHORTEST_ANSWER_TOKENS = 256
+"""An answer that may not even be this long is not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,19 @@ class Allowance:
         self.calls += 1
         self.tokens += tokens
         self.cost_usd += cost_usd or 0.0
+
+    def answer_tokens(self, wanted: int, *, prompt_tokens: int, price: Price | None) -> int:
+        """The longest answer that is still allowed, at most `wanted`; `wanted` where less than a usable answer is left.
+
+        A short answer near a limit is better than none: what is left then is refused by `reserve`.
+        """
+        allowed = float(wanted)
+        if self.grant.tokens is not None:
+            allowed = min(allowed, self.grant.tokens - self.tokens - prompt_tokens)
+        if self.grant.cost_usd is not None and price is not None and price.completion:
+            left_usd = self.grant.cost_usd - self.cost_usd - prompt_tokens * price.prompt / 1e6
+            allowed = min(allowed, left_usd * 1e6 / price.completion)
+        return int(allowed) if allowed >= SHORTEST_ANSWER_TOKENS else wanted
 
     def settle(self, usage: Usage, *, tokens: int, cost_usd: float | None) -> None:
         """Give back what a reservation did not use; an attempt that may have been billed keeps its call."""

@@ -1,0 +1,131 @@
+"""`python -m roma_ray.solve` as a process that tests can watch, stop and kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from roma_ray.api import list_runs, load_events, load_state
+from roma_ray.config import Config, load_config
+from roma_ray.engine.tree import RunState
+from roma_ray.runlog.events import Event, EventType
+from tests.scripted.client import Scripted
+
+_ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+
+
+class Driver:
+    """One `python -m roma_ray.solve`, its state under `home`."""
+
+    def __init__(self, home: Path, scripted: Scripted, *arguments: str, backend: str = "inline", **environ: str) -> None:
+        self.home = home
+        reached = [] if any(a.startswith("resume=") for a in arguments) else ["lm.model=openai/scripted"]
+        reached += [f"lm.api_base={scripted.base_url}"] if reached else []
+        command = [sys.executable, "-m", "roma_ray.solve", *arguments, *reached, f"cluster={backend}", "output=json"]
+        # A file, not a pipe: Ray's processes outlive a killed driver for a moment and would keep a pipe open.
+        self._out, self._err = (tempfile.TemporaryFile("w+") for _ in range(2))
+        self.process = subprocess.Popen(
+            command,
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            env={**os.environ, "ROMA_RAY_HOME": str(home), **environ},
+            start_new_session=True,
+        )
+
+    @property
+    def config(self) -> Config:
+        """The config that finds this home's run log."""
+        return load_config([], environ={"ROMA_RAY_HOME": str(self.home)}).config
+
+    @property
+    def stderr(self) -> str:
+        return _read(self._err)
+
+    def run_id(self) -> str:
+        """The id of the newest run in the home, as soon as there is one."""
+        return self._soon(lambda: (asyncio.run(list_runs(self.config)) or [None])[0]).run_id
+
+    def events(self) -> list[Event]:
+        """What the run log has by now."""
+        return asyncio.run(load_events(self.config, self.run_id()))
+
+    def state(self) -> RunState:
+        return asyncio.run(load_state(self.config, self.run_id()))
+
+    def committed(self) -> list[dict[str, Any]]:
+        """The answered calls that are in the run log by now."""
+        return [event.payload for event in self.events() if event.type is EventType.CALL_ANSWERED]
+
+    def wait_committed(self, scripted: Scripted, *, answered: int, open_now: int) -> None:
+        """Until so many answers are in the run log, none is on its way there, and so many requests are open."""
+
+        def settled() -> bool:
+            stats = scripted.stats()
+            calm = stats["answered"] == len(self.committed())
+            return calm and stats["answered"] >= answered and stats["open"] >= open_now
+
+        self._soon(settled)
+
+    def workers(self) -> list[psutil.Process]:
+        """Ray's worker processes that run node tasks for this driver."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [p for p in children if any("ray::Worker" in part for part in _cmdline(p))]
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash does it."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+
+    def interrupt(self) -> None:
+        """SIGINT, as Ctrl-C does it."""
+        self.process.send_signal(signal.SIGINT)
+
+    def finish(self) -> tuple[int, dict[str, Any]]:
+        """Wait for the end: the exit code and the document on stdout, which holds nothing else."""
+        code = self.process.wait(PATIENCE_S)
+        out = _read(self._out)
+        assert out.strip(), f"nothing on stdout (exit {code}); stderr:\n{self.stderr}"
+        return code, json.loads(out)
+
+    def _soon(self, ask: Any) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if answer := ask():
+                return answer
+            if self.process.poll() is not None:
+                raise AssertionError(f"the driver ended ({self.process.returncode}); stderr:\n{self.stderr}")
+            time.sleep(0.05)
+        raise AssertionError(f"waited {PATIENCE_S} s in vain; stderr:\n{self.stderr}")
+
+
+def held_by(text: str) -> int:
+    """The pid that a RunHeld line names."""
+    match = re.search(r"pid (\d+)", text)
+    assert match, text
+    return int(match.group(1))
+
+
+def _read(file: Any) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def _cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
