@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,11 @@ from roma_ray.cli.output import print_json
 from roma_ray.config import Config, load_config
 from roma_ray.engine.result import Result, fault_document
 from roma_ray.errors import RomaError, UsageError
+from roma_ray.runlog.events import Event
 from roma_ray.types import RunStatus, Usage
+
+OnEvent = Callable[[Event], None]
+Say = Callable[[str], None]
 
 
 def solve_command(args: Sequence[str]) -> int:
@@ -45,9 +49,20 @@ def _solve(args: Sequence[str], view: View) -> int:
     os.environ.update({name: text for name, text in loaded.environ.items() if name not in os.environ})
     config = loaded.config
     start_logging(config.log)
-    work = _resume(config.resume, args, view) if config.resume else _begin(_goal(config), config, view)
+    signals = _StopSignals()
+
+    def on_event(event: Event) -> None:
+        if not view.run_id:
+            # The first event of a run comes when Ray has started.
+            signals.listen()
+        view.on_event(event)
+
+    if config.resume:
+        work = _resume(config.resume, args, on_event, view.say)
+    else:
+        work = _begin(_goal(config), config, on_event, view.say)
     with view:
-        result = asyncio.run(_until_stopped(work))
+        result = asyncio.run(_until_stopped(work, signals))
     if result is None:
         print("R0501 interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -58,37 +73,54 @@ def _solve(args: Sequence[str], view: View) -> int:
 # The api brings DSPy and the database along, which a mistake on the command line should not have to wait for.
 
 
-async def _begin(goal: str, config: Config, view: View) -> Result:
+async def _begin(goal: str, config: Config, on_event: OnEvent, say: Say) -> Result:
     from roma_ray import api
 
-    return await api.asolve(goal, config=config, on_event=view.on_event, say=view.say)
+    return await api.asolve(goal, config=config, on_event=on_event, say=say)
 
 
-async def _resume(run_id: str, args: Sequence[str], view: View) -> Result:
+async def _resume(run_id: str, args: Sequence[str], on_event: OnEvent, say: Say) -> Result:
     from roma_ray import api
 
-    return await api.aresume(run_id, overrides=args, on_event=view.on_event, say=view.say)
+    return await api.aresume(run_id, overrides=args, on_event=on_event, say=say)
 
 
-async def _until_stopped(work: Coroutine[Any, Any, Result]) -> Result | None:
-    """The result of `work`; None when Ctrl-C or a stop signal ended it. A second signal does not wait any more."""
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(work)
-    stopped: list[signal.Signals] = []
-
-    def stop(number: signal.Signals) -> None:
-        stopped.append(number)
-        task.cancel()
-        loop.remove_signal_handler(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
+async def _until_stopped(work: Coroutine[Any, Any, Result], signals: _StopSignals) -> Result | None:
+    """The result of `work`; None when Ctrl-C or a stop signal ended it."""
+    task = asyncio.get_running_loop().create_task(work)
+    signals.cancel(task)
     try:
         return await task
     except asyncio.CancelledError:
-        if not stopped:
+        if not signals.received:
             raise
         return None
+
+
+class _StopSignals:
+    """Lets the first Ctrl-C or stop signal cancel a task, so that it winds up; a second one does not wait any more."""
+
+    def __init__(self) -> None:
+        self.received = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def cancel(self, task: asyncio.Task[Any]) -> None:
+        """Let signals cancel `task`."""
+        self._task = task
+        self.listen()
+
+    def listen(self) -> None:
+        """Take the signals, also from whoever took them since: Ray's own handlers end the process at once."""
+        if not self.received:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, self._stop)
+
+    def _stop(self) -> None:
+        assert self._task is not None
+        self.received = True
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(number)
+        self._task.cancel()
 
 
 def _goal(config: Config) -> str:

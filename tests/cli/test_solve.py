@@ -151,17 +151,28 @@ def test_without_a_goal_it_says_how_to_give_one(home: Path, model: list[str]) ->
     assert len(said.err.splitlines()) == 1 and 'goal="…"' in said.err
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_a_run_that_resumes_without_asking_again(
-    solve: Solve, model: list[str], scripted: Scripted, stop: signal.Signals
+@pytest.mark.parametrize(
+    ("stop", "cluster"),
+    [
+        (signal.SIGINT, "inline"),
+        (signal.SIGTERM, "inline"),
+        pytest.param(signal.SIGINT, "local", marks=pytest.mark.ray),
+        pytest.param(signal.SIGTERM, "local", marks=pytest.mark.ray),
+    ],
+)
+def test_a_stopped_run_resumes_without_asking_again(
+    solve: Solve, model: list[str], scripted: Scripted, stop: signal.Signals, cluster: str
 ) -> None:
-    plan = {"subtasks": [{"goal": "quick", "task_type": "THINK"}, {"goal": "slow EHOLD", "task_type": "THINK"}]}
-    command = [*SOLVE, *model, f"goal=both PLAN[{json.dumps(plan)}]PLAN"]
+    parts = [{"goal": "quick", "task_type": "THINK"}, {"goal": "slow EHOLD", "task_type": "THINK"}]
+    command = [*SOLVE, *model, f"cluster={cluster}", f"goal=both PLAN[{json.dumps({'subtasks': parts})}]PLAN"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         # Atomizer and Planner of the root, Atomizer of both parts and one Executor are answered.
-        scripted.wait_for(answered=5, open_now=1, timeout_s=60)
-        process.send_signal(stop)
-        out, err = process.communicate(timeout=60)
+        try:
+            scripted.wait_for(answered=5, open_now=1, timeout_s=120)
+            process.send_signal(stop)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, out) == (130, "")
     *_, last = err.splitlines()
     assert last.startswith("resume: python -m roma_ray.solve resume=")
