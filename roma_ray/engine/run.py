@@ -273,9 +273,10 @@ class Run:
 
     async def _rebuild_one(self, key: StepKey) -> bool:
         events = await self._log.read(self.run_id)
-        calls = (CallRecord.from_plain(e.payload) for e in events if e.type is EventType.CALL_ANSWERED)
+        with_answers = (EventType.CALL_ANSWERED, EventType.CALL_CACHED)
+        calls = (CallRecord.from_plain(e.payload) for e in events if e.type in with_answers)
         for record in calls:
-            if record.step == str(key):
+            if record.step == str(key) and record.response is not None:
                 self.state.answers.setdefault(str(key), {}).setdefault(record.request_key, []).append(record)
         self.warn(f"the stored value of {key.node_id} was lost or damaged; it is made anew from the recorded answers")
         nothing = self.pool.nothing()

@@ -50,6 +50,8 @@ def read_answer(signature: type[dspy.Signature], text: str) -> dict[str, Any]:
     outputs: Mapping[str, Any] = signature.output_fields
     if _repeats_schema(raw, outputs):
         raise Unreadable("it repeats the JSON schema instead of filling it in")
+    if any(_repeats_form(raw[name], name, field) for name, field in outputs.items() if name in raw):
+        raise Unreadable("it repeats the form instead of filling it in")
     fields = {name: _read_field(name, raw[name], field.annotation) for name, field in outputs.items() if name in raw}
     fields = apply_output_field_defaults(signature, {k: v for k, v in fields.items() if v is not _MISSING})
     missing = [name for name in outputs if name not in fields]
@@ -84,6 +86,12 @@ def _repeats_schema(raw: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
         return True
     values = [raw[name] for name in outputs if name in raw]
     return bool(values) and all(_is_schema(value) for value in values)
+
+
+def _repeats_form(value: Any, name: str, field: Any) -> bool:
+    """Whether a value is what stands in its place where the prompt shows the form: `{name}` or `{description}`."""
+    description = (field.json_schema_extra or {}).get("desc", "")
+    return isinstance(value, str) and value.strip() in (f"{{{name}}}", f"{{{description}}}")
 
 
 def _is_schema(value: Any) -> bool:

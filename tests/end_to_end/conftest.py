@@ -23,9 +23,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["inline", pytest.param("local", marks=pytest.mark.ray)])
 def solving(request: pytest.FixtureRequest, scripted: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> Solving:
-    """`await solving(goal, *overrides)` gives the result of a solve against `scripted`."""
+    """`await solving(goal, *overrides)` gives the result of a solve against `scripted`, on each backend."""
+    return _solving(request.param, scripted, home, monkeypatch)
+
+
+@pytest.fixture
+def inline(scripted: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> Solving:
+    """The same, inline only: for what does not depend on where a node runs."""
+    return _solving("inline", scripted, home, monkeypatch)
+
+
+def _solving(backend: str, scripted: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> Solving:
     monkeypatch.setenv("ROMA_RAY_HOME", str(home))
-    reached = (f"cluster={request.param}", "lm.model=openai/scripted", f"lm.api_base={scripted.base_url}")
+    reached = (f"cluster={backend}", "lm.model=openai/scripted", f"lm.api_base={scripted.base_url}")
 
     async def solved(goal: str, *overrides: str) -> Result:
         # The sync façade keeps its cluster between solves; starting Ray for each test would take most of the time.

@@ -29,7 +29,9 @@ PATIENCE_S = 60.0
 class Driver:
     """One `python -m roma_ray.solve`, its state under `home`."""
 
-    def __init__(self, home: Path, scripted: Scripted, *arguments: str, backend: str = "inline", **environ: str) -> None:
+    def __init__(
+        self, home: Path, scripted: Scripted, *arguments: str, backend: str = "inline", **environ: str
+    ) -> None:
         self.home = home
         reached = [] if any(a.startswith("resume=") for a in arguments) else ["lm.model=openai/scripted"]
         reached += [f"lm.api_base={scripted.base_url}"] if reached else []

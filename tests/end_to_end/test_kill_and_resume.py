@@ -14,7 +14,9 @@ from tests.scripted.client import Scripted
 from tests.scripted.directives import plan_goal, task
 
 # Two parts that are done at once, one whose Executor hangs until the server lets go, one that waits for it.
-GOAL = plan_goal("the whole", task("part one"), task("part two"), task("part three EHOLD"), task("part four", needs=[2]))
+GOAL = plan_goal(
+    "the whole", task("part one"), task("part two"), task("part three EHOLD"), task("part four", needs=[2])
+)
 IDEAL = {"atomizer": 5, "planner": 1, "executor": 4, "aggregator": 1}
 BACKENDS = ["inline", pytest.param("local", marks=pytest.mark.ray)]
 
@@ -142,7 +144,12 @@ def test_a_failed_run_is_resumed_by_doing_only_what_failed(tmp_path: Path, scrip
     assert (code, document["status"]) == (0, "completed")
     again = asked(scripted) - before
     assert again == Counter(
-        {("executor", "breaks EFAIL=500:1"): 1, ("atomizer", "after"): 1, ("executor", "after"): 1, ("aggregator", goal): 1}
+        {
+            ("executor", "breaks EFAIL=500:1"): 1,
+            ("atomizer", "after"): 1,
+            ("executor", "after"): 1,
+            ("aggregator", goal): 1,
+        }
     )
 
 
