@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roma_ray.cluster.backend import Session, TaskFunction
+from roma_ray.cluster.backend import Session, Task
 
 LINGER_S = 0.005
 """How long an event waits for company. One more item of a Ray stream costs about 1 ms of CPU; the last event of a task
@@ -80,38 +80,36 @@ class Host:
         # Shielded: a task that is cancelled while it waits must not take the set-up from the others.
         return await asyncio.shield(held.state)
 
-    async def stream(
-        self, session_id: str, fn: TaskFunction, request: Any, inputs: Sequence[Any]
-    ) -> AsyncGenerator[Any]:
-        """Run `fn`; yields batches of its events (lists, never empty), then Ended, then the value if it is not small.
+    async def stream(self, task: Task, inputs: Sequence[Any]) -> AsyncGenerator[Any]:
+        """Run `task`; yields batches of its events (lists, never empty), then Ended, then the value if it is not small.
 
-        Closing or cancelling the generator cancels `fn` and waits for its clean-up. Raises what `fn` or the session's
+        Closing or cancelling the generator cancels the task and waits for its clean-up. Raises what its `fn` or the session's
         set-up raises.
         """
-        state = await self.prepare(session_id)
+        state = await self.prepare(task.session_id)
         events: asyncio.Queue[Any] = asyncio.Queue()
         values = [plain_value(item) for item in inputs]
-        task = asyncio.ensure_future(fn(state, request, values, events.put_nowait))
-        task.add_done_callback(lambda _: events.put_nowait(_END))
-        running = self._of(session_id).tasks
-        running.add(task)
+        work = asyncio.ensure_future(task.fn(state, task.request, values, events.put_nowait))
+        work.add_done_callback(lambda _: events.put_nowait(_END))
+        running = self._of(task.session_id).tasks
+        running.add(work)
         try:
             while True:
-                batch = await _next_batch(events, task)
-                if task.done():
+                batch = await _next_batch(events, work)
+                if work.done():
                     break
                 yield batch
-            if batch and (task.cancelled() or task.exception() is not None):
+            if batch and (work.cancelled() or work.exception() is not None):
                 yield batch
-            outcome, value = task.result()
+            outcome, value = work.result()
             if _is_small(value):
                 yield Ended(outcome=outcome, events=batch, worker=self.label, value=value)
                 return
             yield Ended(outcome=outcome, events=batch, worker=self.label, has_value_item=True)
             yield value
         finally:
-            running.discard(task)
-            await _cancelled({task})
+            running.discard(work)
+            await _cancelled({work})
 
     async def close_session(self, session_id: str) -> None:
         """Cancel what still runs of the session, wait for it, tear the session down. Unknown ids are ignored."""

@@ -98,7 +98,7 @@ class InlineStream:
         return self._value
 
     async def _run(self, host: Host, task: Task, inputs: Sequence[Any]) -> None:
-        async with aclosing(host.stream(task.session_id, task.fn, task.request, inputs)) as items:
+        async with aclosing(host.stream(task, inputs)) as items:
             async for item in items:
                 if self._ended is not None:
                     self._value = item

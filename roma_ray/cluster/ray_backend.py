@@ -45,11 +45,9 @@ class RayBackend:
         session = self._register.session_of(task)
         alone = task.isolate or self._config.isolation == "process"
         worker = None if alone else self._pool.take(session)
-        if worker is None:
-            remote, first = run_alone, session
-        else:
-            remote, first = worker.handle.run, session.id
-        items = remote.options(name=task.name, num_returns="streaming").remote(first, task.fn, task.request, *inputs)
+        # One argument, because each costs a serialisation of its own.
+        remote, arguments = (run_alone, (session, task)) if worker is None else (worker.handle.run, (task,))
+        items = remote.options(name=task.name, num_returns="streaming").remote(*arguments, *inputs)
         stream = RayStream(task.name, items, worker, on_end=lambda: self._ended(session.id, stream))
         self._register.add_stream(session.id, stream)
         return stream

@@ -105,7 +105,7 @@ def _start(options: dict[str, Any], config: ClusterConfig) -> None:
 
 
 def _end_leftovers(before: set[int]) -> None:
-    """End what a Ray that did not come up has left behind; `before` are the pids of the children that are not its own."""
+    """End what a Ray that did not come up has left behind; `before` are the pids of older children."""
     home = str(Path(ray.__file__).parent)
     for process in psutil.Process().children():
         # An error here means that it has ended already.

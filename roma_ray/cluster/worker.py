@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from roma_ray.cluster.backend import Session, TaskFunction
+from roma_ray.cluster.backend import Session, Task
 from roma_ray.cluster.host import Host
 
 CONCURRENCY = 10_000
@@ -73,9 +73,9 @@ class Worker:
         """Cancel the session's tasks here and tear it down."""
         await self._host.close_session(session_id)
 
-    async def run(self, session_id: str, fn: TaskFunction, request: Any, *inputs: Any) -> AsyncGenerator[Any]:
+    async def run(self, task: Task, *inputs: Any) -> AsyncGenerator[Any]:
         """The stream of one task; see Host.stream."""
-        async for item in self._host.stream(session_id, fn, request, inputs):
+        async for item in self._host.stream(task, inputs):
             yield item
 
 
@@ -83,15 +83,15 @@ _remote: Any = ray.remote
 worker_actor = _remote(num_cpus=0, max_concurrency=CONCURRENCY, max_restarts=0, max_task_retries=0)(Worker)
 
 
-def _run_alone(session: Session, fn: TaskFunction, request: Any, *inputs: Any) -> Generator[Any]:
+def _run_alone(session: Session, task: Task, *inputs: Any) -> Generator[Any]:
     """The same stream in a process of its own, with a session and an event loop of its own.
 
     Ray cancels a function by an interrupt of the main thread; asyncio.Runner turns that into the cancellation of what
-    it runs, so that `fn` sees a CancelledError here too.
+    it runs, so that the task sees a CancelledError here too.
     """
     with asyncio.Runner() as runner:
         host = Host()
-        items = host.stream(session.id, fn, request, inputs)
+        items = host.stream(task, inputs)
         try:
             _ticking = runner.run(_open(host, session))
             while (item := runner.run(_next(items))) is not _END:

@@ -95,8 +95,10 @@ class AgentsConfig(_Section):
 class LimitsConfig(_Section):
     """The shape of the tree, then what one run may spend."""
 
-    max_depth: Annotated[int, Field(ge=0)] = 3
-    max_subtasks: Count = 12
+    max_depth: Annotated[int, Field(ge=0)] | None = None
+    """Levels of subtasks below the goal. None: 3, with the embedded model 1."""
+    max_subtasks: Count | None = None
+    """Subtasks of one plan. None: 12, with the embedded model 4."""
     max_nodes: Count = 300
     max_lm_calls: Count | None = None
     max_tokens: Count | None = None
@@ -105,6 +107,16 @@ class LimitsConfig(_Section):
     max_revisions: Annotated[int, Field(ge=0)] = 1
     node_timeout_s: Seconds = 900.0
     run_timeout_s: Seconds = 3600.0
+
+    @property
+    def depth(self) -> int:
+        """max_depth as it applies."""
+        return 3 if self.max_depth is None else self.max_depth
+
+    @property
+    def subtasks(self) -> int:
+        """max_subtasks as it applies."""
+        return 12 if self.max_subtasks is None else self.max_subtasks
 
 
 class ClusterConfig(_Section):

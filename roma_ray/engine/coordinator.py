@@ -83,7 +83,7 @@ class Coordinator:
         Raises UserError for what is wrong before the first call, Fenced and StoreUnavailable when the run has to be
         left; CancelledError leaves it interrupted. Everything else is in the result.
         """
-        resolved = _with_cost_limit(resolved)
+        resolved = _with_limits(resolved)
         run_id = clock.new_run_id()
         brought = await asyncio.to_thread(bring_in, files, resolved.config.storage, run_id)
         started: dict[str, Json] = {
@@ -110,7 +110,7 @@ class Coordinator:
         Raises RunHeld, RunNotFound, and what `solve` raises.
         """
         lease = await self._log.take(run_id)
-        return await self._drive(lease, _with_cost_limit(resolved), on_event, reopened=reopened)
+        return await self._drive(lease, _with_limits(resolved), on_event, reopened=reopened)
 
     async def find(self, prefix: str) -> str:
         """The id of the run that a unique prefix names. Raises RunNotFound."""
@@ -338,15 +338,23 @@ def _worst_case(config: Config) -> WorstCase:
     return WorstCase(config, _prices(config), node.DEFAULT_MAX_TOKENS)
 
 
-def _with_cost_limit(resolved: ResolvedModels) -> ResolvedModels:
-    """Check a money limit against the prices; where none is given and all prices are known, put the default."""
-    limits, prices = resolved.config.limits, _prices(resolved.config)
-    agents = resolved.config.agents
-    unknown = sorted({agents.of(role, kind).lm.model for (role, kind), price in prices.items() if price is None})
-    if limits.max_cost_usd is not None and unknown:
-        raise PriceUnknown(f"limits.max_cost_usd is set, but the price of {', '.join(unknown)} is not known")
-    free = all(p is not None and p.prompt == p.completion == 0 for p in prices.values())
-    if limits.max_cost_usd is not None or unknown or free:
-        return resolved
-    limits = limits.model_copy(update={"max_cost_usd": _DEFAULT_MAX_COST_USD})
+def _with_limits(resolved: ResolvedModels) -> ResolvedModels:
+    """Put the limits that depend on the models where none are given. Raises PriceUnknown."""
+    limits = resolved.config.limits
+    put: dict[str, object] = {}
+    if resolved.uses_local_model:
+        put["max_depth"] = 1 if limits.max_depth is None else limits.max_depth
+        put["max_subtasks"] = 4 if limits.max_subtasks is None else limits.max_subtasks
+    put["max_cost_usd"] = _cost_limit(resolved.config)
+    limits = limits.model_copy(update=put)
     return replace(resolved, config=resolved.config.model_copy(update={"limits": limits}))
+
+
+def _cost_limit(config: Config) -> float | None:
+    """The money limit: the one given, checked against the prices; else the default where all prices are known."""
+    prices, given = _prices(config), config.limits.max_cost_usd
+    unknown = sorted({config.agents.of(role, kind).lm.model for (role, kind), price in prices.items() if price is None})
+    if given is not None and unknown:
+        raise PriceUnknown(f"limits.max_cost_usd is set, but the price of {', '.join(unknown)} is not known")
+    free = all(price is not None and price.prompt == price.completion == 0 for price in prices.values())
+    return given if given is not None or unknown or free else _DEFAULT_MAX_COST_USD

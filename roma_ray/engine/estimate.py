@@ -45,11 +45,11 @@ def report(
 
 
 def _decided(config: Config) -> NodeType | None:
-    return NodeType.EXECUTE if config.limits.max_depth <= 1 else None
+    return NodeType.EXECUTE if config.limits.depth <= 1 else None
 
 
 def _calls(config: Config, task: PlannedTask) -> int:
-    atomizer = 0 if config.limits.max_depth <= 1 else 1
+    atomizer = 0 if config.limits.depth <= 1 else 1
     verifier = 1 if config.verify == "all" else 0
     return atomizer + calls_per_ask(config.agents.of("executor", task.task_type)) + verifier
 

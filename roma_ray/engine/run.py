@@ -351,7 +351,7 @@ class Run:
                 decided=decided,
                 plan_only=self.plan_only,
                 inputs=tuple(brief.input_spec(solved.node, solved.outcome) for solved in inputs),
-                max_subtasks=self.config.limits.max_subtasks,
+                max_subtasks=self.config.limits.subtasks,
                 verify=self._verifies(node),
                 grant=reservation.grant,
                 known=self.state.answers.get(str(key), {}),
@@ -383,7 +383,7 @@ class Run:
         if key.revision > 0:
             earlier = self.state.outcomes[StepKey(key.node_id, "descend", key.revision - 1)]
             return earlier.node_type, earlier.limit_reached
-        if node.depth >= self.config.limits.max_depth:
+        if node.depth >= self.config.limits.depth:
             return NodeType.EXECUTE, ""
         if len(self.state.nodes) >= self.config.limits.max_nodes:
             return NodeType.EXECUTE, "max_nodes"

@@ -21,6 +21,9 @@ ANTHROPIC_MODEL = "anthropic/claude-sonnet-4-5"
 
 _LOCAL_TIMEOUT_S = 600.0
 """The embedded model needs 6 to 60 s a call, more on a busy machine."""
+_LOCAL_MAX_TOKENS = 768
+_LOCAL_CONTEXT_TOKENS = 4_000
+"""It reads 30 to 60 tokens a second: more input than this is more than a person would wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,8 @@ class _Resolver:
                     "adapter": "json",
                     "max_concurrency": 1,
                     "timeout_s": max(lm.timeout_s, _LOCAL_TIMEOUT_S),
+                    "max_tokens": lm.max_tokens or _LOCAL_MAX_TOKENS,
+                    "context_tokens": min(lm.context_tokens, _LOCAL_CONTEXT_TOKENS),
                 }
             )
         first, *others = endpoints_of(lm)

@@ -11,7 +11,6 @@ from roma_ray.config import Price
 from roma_ray.errors import LimitReached
 from roma_ray.types import CallRecord, Usage
 
-
 SHORTEST_ANSWER_TOKENS = 256
 """An answer that may not even be this long is not asked for."""
 

@@ -37,7 +37,7 @@ def build_module(
     Raises ConfigError when the strategy cannot be used, or instructions, demos or options are not there.
     """
     bounds = Bounds(
-        max_subtasks=limits.max_subtasks,
+        max_subtasks=limits.subtasks,
         task_types=tuple(task_types),
         enforced=_obeys_lengths(agent),
     )

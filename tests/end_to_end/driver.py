@@ -37,14 +37,14 @@ class Driver:
         reached += [f"lm.api_base={scripted.base_url}"] if reached else []
         command = [sys.executable, "-m", "roma_ray.solve", *arguments, *reached, f"cluster={backend}", "output=json"]
         # A file, not a pipe: Ray's processes outlive a killed driver for a moment and would keep a pipe open.
-        self._out, self._err = (tempfile.TemporaryFile("w+") for _ in range(2))
+        self._out, self._err = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115
         self.process = subprocess.Popen(
             command,
             cwd=_ROOT,
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=self._err,
-            env={**os.environ, "ROMA_RAY_HOME": str(home), **environ},
+            env={**os.environ, "ROMA_RAY_HOME": str(home)},
             start_new_session=True,
         )
 
