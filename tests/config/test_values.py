@@ -72,7 +72,7 @@ def test_a_shown_value_never_holds_a_secret(machine: Machine) -> None:
     loaded = machine.load(*overrides)
     everything = {name: shown(loaded.config, name) for name in loaded.sources}
     assert "very-secret" not in f"{everything} {loaded.sources}"
-    assert (everything["lm.api_key"], everything["lm.max_tokens"], everything["limits.max_depth"]) == ("***", 9, 3)
+    assert (everything["lm.api_key"], everything["lm.max_tokens"], everything["limits.max_nodes"]) == ("***", 9, 300)
 
 
 def test_the_general_profile_of_the_package_loads(machine: Machine) -> None:
