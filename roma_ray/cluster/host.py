@@ -83,8 +83,8 @@ class Host:
     async def stream(self, task: Task, inputs: Sequence[Any]) -> AsyncGenerator[Any]:
         """Run `task`; yields batches of its events (lists, never empty), then Ended, then the value if it is not small.
 
-        Closing or cancelling the generator cancels the task and waits for its clean-up. Raises what its `fn` or the session's
-        set-up raises.
+        Closing or cancelling the generator cancels the task and waits for its clean-up. Raises what its `fn` or the
+        set-up of its session raises.
         """
         state = await self.prepare(task.session_id)
         events: asyncio.Queue[Any] = asyncio.Queue()

@@ -63,6 +63,7 @@ def test_inline_imports_no_ray() -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(400)  # A busy machine may need three starts of Ray.
 async def test_stdout_is_the_programs_own_and_ctrl_c_cleans_up(tmp_path: Path) -> None:
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.cluster.program", "local", str(tmp_path), "on"),
