@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
+import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,7 +205,6 @@ def _is_background(loop: asyncio.AbstractEventLoop) -> bool:
     return background_loop.cache_info().currsize > 0 and loop is background_loop()
 
 
-@atexit.register
 def _close_background() -> None:
     if background_loop.cache_info().currsize == 0:
         return
@@ -217,6 +216,11 @@ def _close_background() -> None:
 
     with contextlib.suppress(RuntimeError, TimeoutError):
         asyncio.run_coroutine_threadsafe(close(), background_loop()).result(timeout=20.0)
+
+
+# Plain atexit is too late: by then no thread pool takes work, and Ray's own handler, registered after ours and so run
+# before it, has shut down the cluster that is to be closed (a call to it would start another one).
+threading._register_atexit(_close_background)  # type: ignore[attr-defined]
 
 
 def _loaded(overrides: Sequence[str], config: Config | None) -> Loaded:

@@ -156,12 +156,15 @@ class Pool:
 
     async def _hello(self, worker: PoolWorker, items: Any) -> Hello:
         first = asyncio.ensure_future(_first(items))
-        for patience_s in (PLACED_WITHIN_S, STARTED_WITHIN_S - PLACED_WITHIN_S):
-            if (await asyncio.wait((first,), timeout=patience_s))[0]:
-                return first.result()
-            if worker.node_id not in {node.id for node in await usable_nodes()}:
-                break
-        first.cancel()
+        try:
+            for patience_s in (PLACED_WITHIN_S, STARTED_WITHIN_S - PLACED_WITHIN_S):
+                if (await asyncio.wait((first,), timeout=patience_s))[0]:
+                    return first.result()
+                if worker.node_id not in {node.id for node in await usable_nodes()}:
+                    break
+        finally:
+            # Also when the pool closes while this worker still starts: nobody would look at the death that follows.
+            first.cancel()
         raise NothingPlaced(f"no worker process came up on the node {worker.node_id[:8]}: {await describe_nodes()}")
 
     def _unknown_to(self, worker: PoolWorker) -> Iterable[Session]:
