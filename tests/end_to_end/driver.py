@@ -23,7 +23,7 @@ from roma_ray.runlog.events import Event, EventType
 from tests.scripted.client import Scripted
 
 _ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 class Driver:
