@@ -20,7 +20,7 @@ from roma_ray.config import Config, Loaded, load_config, storable
 from roma_ray.config.loading import COMMAND_LINE
 from roma_ray.config.schema import RunlogConfig
 from roma_ray.engine.background import background_loop, run_sync
-from roma_ray.engine.coordinator import Coordinator, Say
+from roma_ray.engine.coordinator import Coordinator, Say, stored_result
 from roma_ray.engine.result import Result
 from roma_ray.engine.run import OnEvent
 from roma_ray.engine.tree import RunState, fold
@@ -38,6 +38,7 @@ __all__ = [
     "cancel",
     "list_runs",
     "load_events",
+    "load_result",
     "load_state",
     "resume",
     "solve",
@@ -99,7 +100,7 @@ async def aresume(
         loaded = load_config(overrides, base=state.config)
         reopened = _given_anew(loaded, state.config)
         if state.status is RunStatus.COMPLETED:
-            return await coordinator.stored_result(state, loaded.config)
+            return await stored_result(state, loaded.config)
         resolved = resolve_models(loaded.config, loaded.environ)
         return await coordinator.resume(
             run_id, resolved, reopened=reopened if state.status.is_end or reopened else None, on_event=on_event
@@ -136,6 +137,11 @@ async def list_runs(config: Config, *, limit: int = 50) -> list[RunRow]:
 async def load_state(config: Config, run_id: str) -> RunState:
     """The folded state of the run that `run_id`, or a unique prefix, names. Raises RunNotFound."""
     return fold(await load_events(config, run_id))
+
+
+async def load_result(config: Config, run_id: str) -> Result:
+    """How a run stands in the run log, ended or not. Raises RunNotFound, and ValueLost when its value is gone."""
+    return await stored_result(await load_state(config, run_id), config)
 
 
 async def load_events(config: Config, run_id: str) -> list[Event]:

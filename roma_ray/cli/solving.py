@@ -64,6 +64,8 @@ def _solve(args: Sequence[str], view: View) -> int:
     with view:
         result = asyncio.run(_until_stopped(work, signals))
     if result is None:
+        if config.output == "json" and view.run_id:
+            print_json(asyncio.run(_as_it_stands(config, view.run_id)).to_plain())
         print("R0501 interrupted", file=sys.stderr)
         return INTERRUPTED
     _print_result(result, config)
@@ -83,6 +85,12 @@ async def _resume(run_id: str, args: Sequence[str], on_event: OnEvent, say: Say)
     from roma_ray import api
 
     return await api.aresume(run_id, overrides=args, on_event=on_event, say=say)
+
+
+async def _as_it_stands(config: Config, run_id: str) -> Result:
+    from roma_ray import api
+
+    return await api.load_result(config, run_id)
 
 
 async def _until_stopped(work: Coroutine[Any, Any, Result], signals: _StopSignals) -> Result | None:

@@ -120,16 +120,6 @@ class Coordinator:
         """The folded state of a run, whoever holds it."""
         return fold(await self._log.read(run_id))
 
-    async def stored_result(self, state: RunState, config: Config) -> Result:
-        """The result of a run that has ended. Raises ValueLost when its value is gone."""
-        root = state.root
-        assert root is not None and root.outcome is not None
-        value = root.outcome.value
-        if root.outcome.handle is not None:
-            store = ValueStore(config.storage.base_path, state.run_id)
-            value = await asyncio.to_thread(store.get, root.outcome.handle)
-        return _result(state, value)
-
     async def _drive(
         self,
         lease: Lease,
@@ -317,6 +307,15 @@ def _result(state: RunState, value: Json) -> Result:
         wall_s=state.ran_s,
         state=state,
     )
+
+
+async def stored_result(state: RunState, config: Config) -> Result:
+    """The result of a run as the log has it, ended or not. Raises ValueLost when its value is gone."""
+    outcome = state.root.outcome if state.root else None
+    if outcome is None or outcome.handle is None:
+        return _result(state, outcome.value if outcome else None)
+    store = ValueStore(config.storage.base_path, state.run_id)
+    return _result(state, await asyncio.to_thread(store.get, outcome.handle))
 
 
 def _solved_file(file: BroughtFile) -> Solved:
