@@ -32,7 +32,7 @@ class Atomizer(BaseModule):
     """Decides whether a goal is done at once: `goal` → `is_atomic`, `node_type`."""
 
     signature_class = AtomizerSignature
-    # Without them a 1.5B model calls nearly every question PLAN; with them it told 12 of 12 goals apart.
+    # Without them a 1.5B model calls nearly every question PLAN; with such examples it told 12 of 12 goals apart.
     default_demos: ClassVar[Sequence[dspy.Example]] = (
         _decided("How many minutes are in three hours?", NodeType.EXECUTE, "One multiplication answers it."),
         _decided(
@@ -41,6 +41,11 @@ class Atomizer(BaseModule):
             "Three separate researches, a comparison and a text are asked for.",
         ),
         _decided("Who wrote Hamlet?", NodeType.EXECUTE, "It is one fact."),
+        _decided(
+            "The bridge at Tarn was opened in 1902 by Mira Holt. When was it opened?",
+            NodeType.EXECUTE,
+            "The text that is given answers it.",
+        ),
         _decided("Write a limerick about rain.", NodeType.EXECUTE, "It is one short text."),
     )
 
