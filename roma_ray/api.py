@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import orjson
-from jsonschema.validators import validator_for
 
 import roma_ray
 from roma_ray.config import Config, Loaded, load_config, storable
@@ -241,6 +239,10 @@ def _answer_schema(answer: str) -> Json:
     """The JSON schema that the answer has to fit, None for `short` and `text`."""
     if answer in ("short", "text"):
         return None
+    # Imported here: only an answer with a schema pays for it.
+    import jsonschema
+    from jsonschema.validators import validator_for
+
     try:
         schema = orjson.loads(Path(answer).expanduser().read_bytes())
         validator_for(schema).check_schema(schema)

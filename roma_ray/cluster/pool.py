@@ -74,7 +74,7 @@ class Pool:
 
     def take(self, session: Session) -> PoolWorker:
         """The worker for the next task of `session`, with the session on its way there; `give_back` it afterwards."""
-        self._grow()
+        self._grow(coming=1)
         # A task never waits for a process that starts while another one is there to take it.
         worker = min(self._workers, key=lambda each: (not each.is_ready, each.load))
         worker.load += 1
@@ -112,18 +112,18 @@ class Pool:
         if self._asked_cpus:
             await self._ask_for_cpus(0)
 
-    def _grow(self) -> None:
-        if self._wants_another():
+    def _grow(self, *, coming: int) -> None:
+        if self._wants_another(coming):
             self._start()
 
-    def _wants_another(self) -> bool:
-        """Until every CPU has a worker: one more than there are open streams, but the spare one only when the others
-        have started, because starting takes the CPU that they need. Then only when they are overloaded.
+    def _wants_another(self, coming: int) -> bool:
+        """Until every CPU has a worker: as soon as there are more open streams than workers; a lone node needs but one.
+        Then only when they are overloaded.
         """
-        count, load = len(self._workers), sum(worker.load for worker in self._workers)
+        count, load = len(self._workers), coming + sum(worker.load for worker in self._workers)
         cpus = sum(node.cpus for node in self._nodes)
         if count < min(cpus, self._config.max_workers or cpus):
-            return load > count or (load == count and all(worker.is_ready for worker in self._workers))
+            return load > count
         return count < (self._config.max_workers or 0) and self._is_overloaded()
 
     def _is_overloaded(self) -> bool:
@@ -144,7 +144,7 @@ class Pool:
             worker.label = (await self._hello(worker, items)).label
             await asyncio.gather(*map(worker.open_session, self._unknown_to(worker)))
             worker.is_ready = True
-            self._grow()
+            self._grow(coming=0)
             async for reference in items:
                 lag: LoopLag = await reference
                 _log.warning("the loop of worker %s stood still for %.1f s", lag.label, lag.lag_s)

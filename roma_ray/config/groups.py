@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def conf_folder() -> Path:
 
 def read_root() -> dict[str, Any]:
     """What conf/config.yaml says, with the groups that it chooses by itself."""
-    return _compose("config", conf_folder(), also=None)
+    return _compose_once("config", conf_folder(), None, _changes(conf_folder()))
 
 
 def read(group: str, choice: str, source: str, user_folder: Path | None = None) -> dict[str, Any]:
@@ -38,9 +39,21 @@ def read(group: str, choice: str, source: str, user_folder: Path | None = None) 
     folders = [user_folder, conf] if user_folder else [conf]
     for folder in folders:
         if (folder / group / f"{choice}.yaml").is_file():
-            return _compose(f"{group}/{choice}", folder, also=conf if folder != conf else user_folder)
+            also = conf if folder != conf else user_folder
+            return _compose_once(f"{group}/{choice}", folder, also, _changes(folder, also))
     choices = sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
     raise ConfigError(f"{group}={choice} does not exist ({source})", cure=f"choose one of {', '.join(choices)}")
+
+
+@lru_cache(maxsize=64)
+def _compose_once(name: str, folder: Path, also: Path | None, changed_ns: tuple[int, ...]) -> dict[str, Any]:
+    """`_compose`, once for each state of the files in the folders; the result is read, never changed."""
+    return _compose(name, folder, also=also)
+
+
+def _changes(*folders: Path | None) -> tuple[int, ...]:
+    files = (file for folder in folders if folder for file in sorted(folder.rglob("*.yaml")))
+    return tuple(file.stat().st_mtime_ns for file in files)
 
 
 def _compose(name: str, folder: Path, *, also: Path | None) -> dict[str, Any]:

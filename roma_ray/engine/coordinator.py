@@ -13,13 +13,14 @@ from roma_ray import clock
 from roma_ray.cluster import create_backend
 from roma_ray.cluster.backend import Backend, Session
 from roma_ray.config import ROLES, Config, Price, Role
-from roma_ray.engine import estimate, node
+from roma_ray.engine import entry, estimate
 from roma_ray.engine.budget import WorstCase
 from roma_ray.engine.files import BroughtFile, bring_in
-from roma_ray.engine.request import SessionArgument
+from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument
 from roma_ray.engine.result import Result, all_warnings
 from roma_ray.engine.run import OnEvent, Run, Solved
 from roma_ray.engine.solver import solve_node
+from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import ROOT, Node, RunState, fold
 from roma_ray.errors import Cancelled, Fenced, PriceUnknown, RomaError, StoreUnavailable, UserError
 from roma_ray.lm import local_model
@@ -29,7 +30,6 @@ from roma_ray.lm.providers import ResolvedModels, with_local_endpoint
 from roma_ray.runlog.events import EventType
 from roma_ray.runlog.lease import Lease
 from roma_ray.runlog.log import RunLog
-from roma_ray.storage.values import ValueStore
 from roma_ray.types import Fault, Json, NodeStatus, Outcome, RunStatus, StepKey, TaskType
 
 _DEFAULT_MAX_COST_USD = 5.0
@@ -240,7 +240,7 @@ class Coordinator:
             keys=resolved.keys,
             answer_schema=run.state.answer_schema,
         )
-        session = Session(id=run.run_id, setup=node.open_session, argument=argument, teardown=node.close_session)
+        session = Session(id=run.run_id, setup=entry.open_session, argument=argument, teardown=entry.close_session)
         await self._backend.open_session(session)
         try:
             yield
@@ -314,7 +314,7 @@ async def stored_result(state: RunState, config: Config) -> Result:
     outcome = state.root.outcome if state.root else None
     if outcome is None or outcome.handle is None:
         return _result(state, outcome.value if outcome else None)
-    store = ValueStore(config.storage.base_path, state.run_id)
+    store = value_store(config.storage, state.run_id)
     return _result(state, await asyncio.to_thread(store.get, outcome.handle))
 
 
@@ -334,7 +334,7 @@ def _prices(config: Config) -> Mapping[tuple[Role, TaskType | None], Price | Non
 
 
 def _worst_case(config: Config) -> WorstCase:
-    return WorstCase(config, _prices(config), node.DEFAULT_MAX_TOKENS)
+    return WorstCase(config, _prices(config), DEFAULT_MAX_TOKENS)
 
 
 def _with_limits(resolved: ResolvedModels) -> ResolvedModels:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from roma_ray.config import Config, Price, Role
 from roma_ray.engine.budget import WorstCase, calls_per_ask
-from roma_ray.engine.node import DEFAULT_MAX_TOKENS
+from roma_ray.engine.request import DEFAULT_MAX_TOKENS
 from roma_ray.types import Json, NodeType, Outcome, PlannedTask, TaskType
 
 

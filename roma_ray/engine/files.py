@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roma_ray.config import StorageConfig
+from roma_ray.engine.stored import value_store
 from roma_ray.errors import UsageError
 from roma_ray.storage.files import FileStorage
-from roma_ray.storage.values import ValueStore, size_of
+from roma_ray.storage.size import size_of
 from roma_ray.types import Json, ValueHandle
 
 
@@ -57,4 +58,4 @@ def _bring_in(path: Path, storage: FileStorage, config: StorageConfig, run_id: s
     storage.put_bytes(f"artifacts/{path.name}", raw)
     if size_of(text) <= config.inline_kb * 1024:
         return BroughtFile(name=path.name, text=text)
-    return BroughtFile(name=path.name, handle=ValueStore(config.base_path, run_id).put(text))
+    return BroughtFile(name=path.name, handle=value_store(config, run_id).put(text))

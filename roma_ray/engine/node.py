@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -16,22 +16,18 @@ from roma_ray.cluster.backend import Emit
 from roma_ray.config import Role
 from roma_ray.engine import roles
 from roma_ray.engine.context import Material
-from roma_ray.engine.request import SessionArgument, StepRequest
+from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument, StepRequest
 from roma_ray.engine.roles import Candidate, Desk
+from roma_ray.engine.stored import value_store
 from roma_ray.errors import LimitReached, RomaError
 from roma_ray.lm.hub import LmHub
 from roma_ray.lm.scope import Allowance, CallScope, entered
 from roma_ray.modules import BaseModule, build_module
-from roma_ray.storage.values import ValueStore, size_of
+from roma_ray.storage.size import size_of
 from roma_ray.types import Json, NodeStatus, NodeType, Outcome, TaskType, ValueHandle
 
-DEFAULT_MAX_TOKENS: dict[Role, int] = {
-    "atomizer": 1_024,
-    "planner": 4_096,
-    "executor": 4_096,
-    "aggregator": 4_096,
-    "verifier": 1_024,
-}
+if TYPE_CHECKING:
+    from roma_ray.storage.values import ValueStore
 
 
 class NodeSession:
@@ -41,8 +37,12 @@ class NodeSession:
         self.argument = argument
         self.config = argument.config
         self.hub = LmHub(argument.keys)
-        self.store = ValueStore(self.config.storage.base_path, argument.run_id)
         self._modules: dict[tuple[Role, TaskType | None], BaseModule] = {}
+
+    @property
+    def store(self) -> ValueStore:
+        """The values of this run."""
+        return value_store(self.config.storage, self.argument.run_id)
 
     def module(self, role: Role, task_type: TaskType | None = None) -> BaseModule:
         """The module of a role, for the executor that of the task type."""

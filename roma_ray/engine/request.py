@@ -6,10 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roma_ray.config import Config
+from roma_ray.config import Config, Role
 from roma_ray.lm.scope import Grant
 from roma_ray.redact import Secret
 from roma_ray.types import CallRecord, Fault, Json, NodeStatus, NodeType, StepKey, TaskType
+
+DEFAULT_MAX_TOKENS: dict[Role, int] = {
+    "atomizer": 1_024,
+    "planner": 4_096,
+    "executor": 4_096,
+    "aggregator": 4_096,
+    "verifier": 1_024,
+}
+"""Longest answers in tokens, where lm.max_tokens is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import jsonschema
 import orjson
 
 from roma_ray.config import Config, Role
@@ -264,9 +263,11 @@ def _in_form(desk: Desk, value: Any) -> Json:
 
 
 def _fits(prediction: Any, output_field: str, schema: Mapping[str, Any]) -> None:
+    # Imported here: only an answer with a schema pays for it.
+    import jsonschema
+
     try:
-        value = parse_json_answer(getattr(prediction, output_field))
-        jsonschema.validate(value, schema)
+        jsonschema.validate(parse_json_answer(getattr(prediction, output_field)), schema)
     except (ValueError, jsonschema.ValidationError) as error:
         reason = error.message if isinstance(error, jsonschema.ValidationError) else str(error)
         raise AnswerUnreadable(f"`{output_field}` does not fit the schema: {reason}") from error

@@ -19,12 +19,12 @@ from typing import Any
 from roma_ray import clock, faults
 from roma_ray.cluster.backend import Backend, InputLost, Task
 from roma_ray.config import Config
-from roma_ray.engine import brief
-from roma_ray.engine import node as node_task
+from roma_ray.engine import brief, entry
 from roma_ray.engine.budget import Pool, Reservation, WorstCase
 from roma_ray.engine.context import CHARS_PER_TOKEN, in_groups
 from roma_ray.engine.plan import same_goal
 from roma_ray.engine.request import StepRequest
+from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import Node, RunState, apply
 from roma_ray.errors import (
     BY_CODE,
@@ -146,7 +146,7 @@ class Run:
                 return await self._backend.fetch(self._references[solved.key])
             except InputLost:
                 del self._references[solved.key]
-        store = node_task.ValueStore(self.config.storage.base_path, self.run_id)
+        store = value_store(self.config.storage, self.run_id)
         return await asyncio.to_thread(store.get, outcome.handle)
 
     # ---- the layers of a step ----------------------------------------------------------------------------------
@@ -194,7 +194,10 @@ class Run:
             outcome = replace(outcome, status=_at_best_partial(outcome.status), limit_reached=cut)
         if outcome.plan is not None:
             self.pool.hold(node.id, self._worst_case.of_aggregator(node.task_type))
-        return await self._commit(key, outcome)
+        await self._commit(key, outcome)
+        if key.kind == "ascend" and outcome.accepted:
+            self._let_go(inputs)
+        return outcome
 
     async def _with_workers(
         self, key: StepKey, inputs: Sequence[Solved], reservation: Reservation, decided: NodeType | None
@@ -236,7 +239,7 @@ class Run:
         task = Task(
             name=f"{key.kind}:{key.node_id}@{self.run_id}",
             session_id=self.run_id,
-            fn=node_task.descend if key.kind == "descend" else node_task.ascend,
+            fn=entry.descend if key.kind == "descend" else entry.ascend,
             request=self._request(key, inputs, reservation, decided),
             isolate=alone,
         )
@@ -258,12 +261,18 @@ class Run:
             raise self._timed_out(key) from None
         return outcome
 
+    def _let_go(self, children: Sequence[Solved]) -> None:
+        """Nobody needs the children's values any more: their siblings and their parent have had them."""
+        for solved in children:
+            self._references.pop(solved.key, None)
+            self._inputs.pop(solved.key, None)
+
     async def _rebuild(self, inputs: Sequence[Solved]) -> bool:
         """Make lost values anew from the answers in the log, without a single call; whether all are there again."""
         for solved in inputs:
             if solved.outcome.handle is None or solved.key in self._references:
                 continue
-            store = node_task.ValueStore(self.config.storage.base_path, self.run_id)
+            store = value_store(self.config.storage, self.run_id)
             try:
                 await asyncio.to_thread(store.get, solved.outcome.handle)
             except ValueLost:

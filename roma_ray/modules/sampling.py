@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import dspy
-import numpy as np
 from dspy.utils.exceptions import AdapterParseError
 
 Inputs = dict[str, Any]
@@ -180,8 +179,11 @@ class _Best:
         return reward
 
 
-def word_vectors(texts: Sequence[str]) -> np.ndarray[Any, Any]:
+def word_vectors(texts: Sequence[str]) -> Any:
     """One unit vector a text: its words, hashed (CRC-32) into 1024 places. The same in every process, no network."""
+    # Imported here: only KNN pays for it.
+    import numpy as np
+
     vectors = np.zeros((len(texts), _VECTOR_SIZE), dtype=np.float32)
     for row, text in zip(vectors, texts, strict=True):
         for word in re.findall(r"\w+", text.lower()):

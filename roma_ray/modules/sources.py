@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-import jinja2
-from jinja2.sandbox import SandboxedEnvironment
 
 from roma_ray.errors import ConfigError
 
@@ -69,6 +67,10 @@ def _render(path: Path) -> str:
         template = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"instructions file {str(path)!r} cannot be read: {error}") from error
+    # Imported here: only instructions from a template pay for it.
+    import jinja2
+    from jinja2.sandbox import SandboxedEnvironment
+
     environment = SandboxedEnvironment(undefined=jinja2.StrictUndefined)
     try:
         return environment.from_string(template).render()

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, cast
 
 import fsspec
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
@@ -92,16 +91,6 @@ class ValueStore:
         except OSError as error:
             kind = FolderUnusable if isinstance(self._files, LocalFileSystem) else StoreUnavailable
             raise kind(f"{self._root}/{path} cannot be used: {error.strerror or error}") from error
-
-
-def size_of(value: Json) -> int:
-    """The size of a value as JSON, in bytes; for a text without its quotes and escapes."""
-    if isinstance(value, str):
-        return len(value.encode(errors="surrogatepass"))
-    try:
-        return len(orjson.dumps(value))
-    except TypeError:
-        return len(json.dumps(value))
 
 
 def _to_table(value: Json) -> tuple[Literal["text", "table", "json"], pa.Table]:

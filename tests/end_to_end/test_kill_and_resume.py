@@ -33,7 +33,7 @@ def unfaulted(home: Path, scripted: Scripted) -> dict[str, Any]:
 
 
 def wait_until_gone(scripted: Scripted) -> None:
-    """Until the server sees that whoever waited for the held answer is dead; Ray's workers outlive their driver a bit."""
+    """Until the server sees that whoever waited for the held answer is dead; Ray's workers outlive their driver."""
     deadline = time.monotonic() + 60.0
     while not scripted.stats()["gone"]:
         assert time.monotonic() < deadline, "the process that made the open call still lives"

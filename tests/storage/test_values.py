@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roma_ray.errors import FolderUnusable, ValueLost
-from roma_ray.storage.values import ValueStore, size_of
+from roma_ray.storage.size import size_of
+from roma_ray.storage.values import ValueStore
 from roma_ray.types import Json, ValueHandle
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

@@ -1,0 +1,43 @@
+"""The node task by name: what the coordinator submits, without loading DSPy into a process that runs no nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from roma_ray.cluster.backend import Emit
+from roma_ray.engine.request import SessionArgument, StepRequest
+from roma_ray.types import Json, Outcome
+
+if TYPE_CHECKING:
+    from roma_ray.engine.node import NodeSession
+
+
+async def open_session(argument: SessionArgument) -> NodeSession:
+    """`node.open_session`."""
+    from roma_ray.engine import node
+
+    return await node.open_session(argument)
+
+
+async def close_session(session: NodeSession) -> None:
+    """`node.close_session`."""
+    from roma_ray.engine import node
+
+    await node.close_session(session)
+
+
+async def descend(
+    session: NodeSession, request: StepRequest, inputs: Sequence[Any], emit: Emit
+) -> tuple[Outcome, Json]:
+    """`node.descend`."""
+    from roma_ray.engine import node
+
+    return await node.descend(session, request, inputs, emit)
+
+
+async def ascend(session: NodeSession, request: StepRequest, inputs: Sequence[Any], emit: Emit) -> tuple[Outcome, Json]:
+    """`node.ascend`."""
+    from roma_ray.engine import node
+
+    return await node.ascend(session, request, inputs, emit)

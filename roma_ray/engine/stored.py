@@ -1,0 +1,18 @@
+"""The value store of a run, loaded when it is first needed: most runs have no value that is too large for the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roma_ray.config import StorageConfig
+
+if TYPE_CHECKING:
+    from roma_ray.storage.values import ValueStore
+
+
+def value_store(config: StorageConfig, run_id: str) -> ValueStore:
+    """The store of `run_id`. Raises FolderUnusable, and ExtraMissing where its URL needs a package."""
+    # Imported here: pyarrow and fsspec take half a second of CPU in every process.
+    from roma_ray.storage.values import ValueStore
+
+    return ValueStore(config.base_path, run_id)
