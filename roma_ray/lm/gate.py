@@ -23,7 +23,16 @@ from dspy.lm15 import Request, Response
 from roma_ray import faults
 from roma_ray.clock import mono_s
 from roma_ray.config import LmConfig, Price
-from roma_ray.errors import AuthRefused, BillingRefused, Cancelled, RateLimited, RequestRefused, RomaError, WorldError
+from roma_ray.errors import (
+    AuthRefused,
+    BillingRefused,
+    Cancelled,
+    EndpointUnreachable,
+    RateLimited,
+    RequestRefused,
+    RomaError,
+    WorldError,
+)
 from roma_ray.lm.cost import Meter, estimate_tokens, worst_case_usd
 from roma_ray.lm.endpoint import Endpoint
 from roma_ray.lm.engines import Engine, addressed
@@ -34,6 +43,7 @@ from roma_ray.redact import Redactor
 from roma_ray.types import CallRecord, Fault, Json, Usage
 
 _FALLS_BACK = (WorldError, AuthRefused, BillingRefused, RequestRefused)
+_RETRIES_IF_NEVER_THERE = 2
 _STOPPED = Fault(code=Cancelled.code, message="the call was stopped before its answer came")
 
 
@@ -161,13 +171,18 @@ class Gate:
             try:
                 return await self._attempt(target, call)
             except WorldError as error:
-                if retries_done >= self._config.max_retries or not is_retryable(error):
+                if retries_done >= self._retries_for(error, target) or not is_retryable(error):
                     raise
                 wait_s = wait_before_retry_s(error, retries_done=retries_done)
                 if isinstance(error, RateLimited):
                     target.limiter.pause(wait_s)
             await asyncio.sleep(wait_s)
         raise AssertionError("unreachable: the loop has no end of its own")
+
+    def _retries_for(self, error: WorldError, target: Target) -> int:
+        """Fewer for an endpoint that never answered and takes no connection: most likely its address is wrong."""
+        never_there = isinstance(error, EndpointUnreachable) and not target.limiter.has_answered
+        return min(self._config.max_retries, _RETRIES_IF_NEVER_THERE) if never_there else self._config.max_retries
 
     async def _attempt(self, target: Target, call: _Call) -> Response:
         """One HTTP attempt within the allowance; what it reserved stays taken if it may be billed all the same."""
@@ -202,6 +217,7 @@ class Gate:
                 response = await target.engine.complete(request)
         except Exception as error:
             raise as_roma_error(error, model=target.endpoint.model, timeout_s=self._config.timeout_s) from error
+        target.limiter.has_answered = True
         faults.hit("lm.answered")
         call.failed_attempts -= 1
         usage = target.meter.read(request, response, prompt_bytes=call.size_bytes)

@@ -29,6 +29,8 @@ class Limiter:
     """Permits of one endpoint in one process, given out in the order of asking. Belongs to one event loop."""
 
     def __init__(self) -> None:
+        self.has_answered = False
+        """Whether this endpoint has answered anything yet."""
         self._open = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._pause = Pause()

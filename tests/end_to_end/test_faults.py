@@ -65,6 +65,16 @@ async def test_a_fault_of_the_world_is_retried_in_one_place_or_stops_at_once(
     await check(inline, scripted, goal, expected, "lm.max_retries=2", "lm.timeout_s=1")
 
 
+async def test_an_address_where_nobody_listens_is_said_within_seconds_whatever_the_retries(
+    inline: Solving, scripted: Scripted
+) -> None:
+    result = await asyncio.wait_for(inline("hi", "lm.api_base=http://127.0.0.1:9/v1", "lm.max_retries=8"), DEADLINE_S)
+    assert (result.status.value, result.exit_code, result.usage.failed_calls) == ("failed", 75, 3)
+    assert result.fault is not None
+    assert result.fault.code == "R0300"
+    assert "lm.api_base" in result.fault.cure
+
+
 MODEL = [
     # Executor: told once; then its raw text if there is any, else failed.
     ("EMALFORMED", "completed", None, 0, 3),
