@@ -36,10 +36,13 @@ def main() -> int:
     # Wide enough for every column where the output is not a terminal.
     console = Console() if sys.stdout.isatty() else Console(width=170)
     console.print(as_table(medians, promises))
+    rows = [] if args.only else steps.measured([])
+    if rows:
+        console.print(steps.as_table(rows))
     if args.json:
-        args.json.write_text(json.dumps(_as_data(measured, medians, promises), indent=1))
-    steps_kept = bool(args.only) or steps.main([]) == 0
-    return 0 if steps_kept and all(promise.kept for promise in promises) else 1
+        data = _as_data(measured, medians, promises) | {"steps": [asdict(row) | {"kept": row.kept} for row in rows]}
+        args.json.write_text(json.dumps(data, indent=1))
+    return 0 if all(promise.kept for promise in promises) and all(row.kept for row in rows) else 1
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """The measured process: `python -m benchmarks.overhead.child ENGINE CASE API_BASE` prints one JSON line.
 
-A warm case solves a smaller goal first, so that imports, workers and connections are there, then the goal. A cold
-case is measured from outside, at the moment its first model call is open.
+A warm case is solved once before it counts, so that imports, workers and connections are there. A cold case is measured
+from outside, at the moment its first model call is open.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 from benchmarks.overhead import floor
 from benchmarks.overhead.cases import CASES, Case, Engine
 from benchmarks.overhead.meter import cpu_seconds
 from tests.scripted.client import Scripted
 
-_WARM_UP = "Warm up N=50"
 _SETTLED = 0.2
 """CPU seconds per second of a process family that has nothing to do."""
 _SETTLE_WITHIN_S = 60.0
+
+Solver = Callable[[Case], str]
+"""Does all the calls of a case and returns how it ended."""
 
 
 def main(engine: Engine, case_key: str, api_base: str) -> None:
@@ -46,31 +49,28 @@ def _start_cold(engine: Engine, case: Case, api_base: str) -> None:
         case "floor on ray":
             floor.first_call_on_ray(api_base, case.goal)
         case "inline" | "ray":
-            _solve(engine, case.goal, case, api_base)
+            _ours(engine, api_base)(case)
 
 
 def _solve_warm(engine: Engine, case: Case, api_base: str) -> dict[str, float | int | str]:
     server = Scripted(api_base, 0)
-    if engine == "floor":
-        asyncio.run(floor.call_in_stages(api_base, (1, 4)))
-    else:
-        _warm_up(engine, case, api_base)
+    solve = _floor(api_base) if engine == "floor" else _ours(engine, api_base)
+    _warm_up(engine, solve, case.warm_up or case)
     server.reset(case.latency_s, keep_messages=False)
     cpu_before_s, started_s = cpu_seconds(os.getpid()), time.perf_counter()
-    if engine == "floor":
-        asyncio.run(floor.call_in_stages(api_base, case.stages))
-        status = "completed"
-    else:
-        status = _solve(engine, case.goal, case, api_base)
+    status = solve(case)
     wall_s = time.perf_counter() - started_s
     cpu_s = cpu_seconds(os.getpid()) - cpu_before_s
     return {"wall_s": wall_s, "cpu_s": cpu_s, "calls": server.stats()["requests"], "status": status}
 
 
-def _warm_up(engine: Engine, case: Case, api_base: str) -> None:
-    """Twice: the first starts the workers, which are ready only after a while; the second gives each of them work."""
-    for _ in range(2):
-        _solve(engine, _WARM_UP, case, api_base)
+def _warm_up(engine: Engine, solve: Solver, case: Case) -> None:
+    """Solve `case` while the server answers at once: waiting for a model warms nothing.
+
+    On Ray twice: the first starts the workers, which are ready only after a while; the second gives each of them work.
+    """
+    for _ in range(2 if engine == "ray" else 1):
+        solve(case)
         deadline_s = time.monotonic() + _SETTLE_WITHIN_S
         while time.monotonic() < deadline_s:
             before_s = cpu_seconds(os.getpid())
@@ -79,13 +79,26 @@ def _warm_up(engine: Engine, case: Case, api_base: str) -> None:
                 break
 
 
-def _solve(engine: Engine, goal: str, case: Case, api_base: str) -> str:
-    from roma_ray import solve
+def _floor(api_base: str) -> Solver:
+    calls = floor.Floor(api_base)
 
+    def solve(case: Case) -> str:
+        calls.call_in_stages(case.stages)
+        return "completed"
+
+    return solve
+
+
+def _ours(engine: Engine, api_base: str) -> Solver:
     cluster = "inline" if engine == "inline" else "local"
     reached = (f"cluster={cluster}", "lm.model=openai/scripted", f"lm.api_base={api_base}")
-    result = solve(goal, overrides=[*reached, *case.overrides])
-    return str(result.status)
+
+    def solve(case: Case) -> str:
+        from roma_ray import solve as solve_goal
+
+        return str(solve_goal(case.goal, overrides=[*reached, *case.overrides]).status)
+
+    return solve
 
 
 if __name__ == "__main__":

@@ -23,20 +23,31 @@ def native_predict(api_base: str) -> tuple[Any, Any]:
     return dspy.Predict("goal, context -> output, sources: list[str]"), lm
 
 
-async def call_in_stages(api_base: str, stages: Sequence[int]) -> None:
-    """Make `stages[i]` calls at once, one stage after the other."""
-    import dspy
+class Floor:
+    """Makes calls on a loop of its own; the loop, the LM and its connections stay from one time to the next."""
 
-    predict, lm = native_predict(api_base)
-    gate = asyncio.Semaphore(_OPEN_AT_ONCE)
+    def __init__(self, api_base: str) -> None:
+        self._runner = asyncio.Runner()
+        self._predict, self._lm = native_predict(api_base)
 
-    async def call(stage: int, index: int) -> None:
-        async with gate:
-            await predict.acall(goal=f"Part {index} of stage {stage}", context="What is known so far: nothing.")
+    def call_in_stages(self, stages: Sequence[int]) -> None:
+        """Make `stages[i]` calls at once, one stage after the other."""
+        self._runner.run(self._call_in_stages(stages))
 
-    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False), disable_history=True):
-        for stage, width in enumerate(stages):
-            await asyncio.gather(*(call(stage, index) for index in range(width)))
+    async def _call_in_stages(self, stages: Sequence[int]) -> None:
+        import dspy
+
+        gate = asyncio.Semaphore(_OPEN_AT_ONCE)
+
+        async def call(stage: int, index: int) -> None:
+            async with gate:
+                context = "What is known so far: nothing."
+                await self._predict.acall(goal=f"Part {index} of stage {stage}", context=context)
+
+        adapter = dspy.ChatAdapter(use_json_adapter_fallback=False)
+        with dspy.context(lm=self._lm, adapter=adapter, disable_history=True):
+            for stage, width in enumerate(stages):
+                await asyncio.gather(*(call(stage, index) for index in range(width)))
 
 
 async def first_call(api_base: str, goal: str) -> None:

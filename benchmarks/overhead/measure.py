@@ -16,7 +16,7 @@ from benchmarks.overhead.meter import cpu_seconds, kill_family, watched_memory
 from tests.scripted.client import Scripted
 
 _ROOT = Path(__file__).resolve().parents[2]
-_TIMEOUT_S = 1200.0
+_TIMEOUT_S = 600.0
 
 
 def measure(case: Case, engine: Engine, server: Scripted) -> Measurement:
@@ -32,13 +32,16 @@ def measure(case: Case, engine: Engine, server: Scripted) -> Measurement:
             with watched_memory(process.pid) as peak:
                 cold = _until_first_call(process, server) if case.cold else None
                 answer, errors = process.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            kill_family(process.pid)
+            raise RuntimeError(f"{key_of(case)} on {engine} took longer than {_TIMEOUT_S:g} s") from error
         except BaseException:
             kill_family(process.pid)
             raise
-    if cold is not None:
-        return Measurement(wall_s=cold[0], cpu_s=cold[1], calls=1, peak_mb=peak.mb, load=load)
     if process.returncode != 0:
         raise RuntimeError(f"{key_of(case)} on {engine} ended with {process.returncode}:\n{errors[-2000:]}")
+    if cold is not None:
+        return Measurement(wall_s=cold[0], cpu_s=cold[1], calls=1, peak_mb=peak.mb, load=load)
     return Measurement(**json.loads(answer.splitlines()[-1]), peak_mb=peak.mb, load=load)
 
 
