@@ -1,4 +1,4 @@
-"""What is promised (docs/decisions/overhead-promises.md says why), judged on the medians of a run."""
+"""What is promised (docs/decisions/006-overhead-promises.md says why), judged on the medians of a run."""
 
 from __future__ import annotations
 
