@@ -19,7 +19,7 @@ from typing import Any
 from roma_ray import clock, faults
 from roma_ray.cluster.backend import Backend, InputLost, Task
 from roma_ray.config import Config
-from roma_ray.engine import brief, entry
+from roma_ray.engine import brief, entry, outcomes
 from roma_ray.engine.budget import Pool, Reservation, WorstCase
 from roma_ray.engine.context import CHARS_PER_TOKEN, in_groups
 from roma_ray.engine.plan import same_goal
@@ -30,7 +30,6 @@ from roma_ray.errors import (
     BY_CODE,
     AllChildrenFailed,
     LimitReached,
-    ModelError,
     NodeTimeout,
     RomaError,
     UserError,
@@ -47,7 +46,6 @@ from roma_ray.types import (
     NodeStatus,
     NodeType,
     Outcome,
-    PlannedTask,
     StepKey,
 )
 
@@ -174,12 +172,12 @@ class Run:
     async def _within_limits(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
         node = self.state.nodes[key.node_id]
         if key.kind == "descend" and clock.mono_s() >= self._deadline_s:
-            return await self._commit(key, _limit_outcome("run_timeout_s"))
+            return await self._commit(key, outcomes.stopped_by("run_timeout_s"))
         decided, limit = self._decide(key, node)
         try:
             reservation = await self._reserve(key, node, inputs, decided)
         except LimitReached as error:
-            return await self._commit(key, _limit_outcome(error.limit))
+            return await self._commit(key, outcomes.stopped_by(error.limit))
         if decided is None and reservation.short_of:
             decided, limit = NodeType.EXECUTE, reservation.short_of
         try:
@@ -187,11 +185,11 @@ class Run:
         finally:
             reservation.give_back()
         self._stop_on_user_fault(outcome)
-        outcome = self._fit_plan(node, outcome)
+        outcome = outcomes.fit_plan(outcome, node.id, self.config.limits.max_nodes - len(self.state.nodes))
         if limit and outcome.has_value:
-            outcome = _degraded(outcome, limit)
+            outcome = outcomes.degraded(outcome, limit)
         if key.kind == "ascend" and (cut := self.state.outcomes[key._replace(kind="descend")].limit_reached):
-            outcome = replace(outcome, status=_at_best_partial(outcome.status), limit_reached=cut)
+            outcome = outcomes.of_a_cut_plan(outcome, cut)
         if outcome.plan is not None:
             self.pool.hold(node.id, self._worst_case.of_aggregator(node.task_type))
         await self._commit(key, outcome)
@@ -401,7 +399,7 @@ class Run:
     async def _reserve(
         self, key: StepKey, node: Node, inputs: Sequence[Solved], decided: NodeType | None
     ) -> Reservation:
-        sizes = [_size_chars(solved.outcome) for solved in inputs]
+        sizes = [outcomes.size_chars(solved.outcome) for solved in inputs]
         share = self.config.agents.aggregator.lm.context_tokens
         worst, least = (
             self._worst_case.of_step(
@@ -428,30 +426,6 @@ class Run:
             # Without a call the task still joins what the children brought: work done is never thrown away.
             return self.pool.nothing()
 
-    def _fit_plan(self, node: Node, outcome: Outcome) -> Outcome:
-        """Cut a plan to the nodes that are left, or refuse it when there are none."""
-        if outcome.plan is None:
-            return outcome
-        left = self.config.limits.max_nodes - len(self.state.nodes)
-        tasks = outcome.plan.tasks
-        if len(tasks) <= left:
-            return outcome
-        if left <= 0:
-            fault = LimitReached(f"limits.max_nodes is reached: {len(tasks)} subtasks of {node.id} were planned").fault
-            # Done at once in the next revision, where there is one.
-            return Outcome(status=NodeStatus.FAILED, fault=fault, limit_reached="max_nodes", accepted=False)
-        kept = tuple(
-            PlannedTask(goal=t.goal, task_type=t.task_type, depends_on=tuple(d for d in t.depends_on if d < left))
-            for t in tasks[:left]
-        )
-        warning = f"limits.max_nodes: only {left} of {len(tasks)} planned subtasks are done"
-        return replace(
-            outcome,
-            plan=replace(outcome.plan, tasks=kept),
-            warnings=(*outcome.warnings, warning),
-            limit_reached="max_nodes",
-        )
-
     def _time_left_s(self, key: StepKey) -> float:
         grace = self.config.limits.run_timeout_s * _ASCEND_GRACE if key.kind == "ascend" else 0.0
         return min(self.config.limits.node_timeout_s, self._deadline_s + grace - clock.mono_s())
@@ -469,26 +443,8 @@ class Run:
             raise from_fault(outcome.fault)
 
     def _nothing_came_out(self, key: StepKey, children: Sequence[Solved]) -> Outcome:
-        """All children failed: once more with the reasons where the model is to blame, else the first one's fault."""
-        reasons = "; ".join(
-            f"{s.node.goal[:80]!r}: {s.outcome.fault.message if s.outcome.fault else s.outcome.status}"
-            for s in children
-        )
-        first = next((s.outcome.fault for s in children if s.outcome.fault), None)
-        kinds = [BY_CODE.get(s.outcome.fault.code, RomaError) for s in children if s.outcome.fault]
-        models = any(issubclass(kind, ModelError) for kind in kinds)
-        message = f"all {len(children)} subtasks failed: {reasons}"
-        fault = AllChildrenFailed(message).fault if models or first is None else replace(first, message=message)
-        again = models and key.revision < self.config.limits.max_revisions
-        limits = [s.outcome.limit_reached for s in children if s.outcome.limit_reached]
-        return Outcome(
-            status=NodeStatus.FAILED,
-            node_type=NodeType.PLAN,
-            fault=fault,
-            accepted=not again,
-            feedback=message if again else "",
-            limit_reached=limits[0] if limits else "",
-        )
+        again = key.revision < self.config.limits.max_revisions
+        return outcomes.nothing_came_out([(s.node.goal, s.outcome) for s in children], may_revise=again)
 
     # ---- identical work ----------------------------------------------------------------------------------------
 
@@ -510,24 +466,3 @@ class Run:
         if first in self._references:
             self._references[key] = self._references[first]
         return await self._commit(key, replace(outcome, same_as=outcome.same_as or first.node_id, warnings=()))
-
-
-def _size_chars(outcome: Outcome) -> int:
-    if outcome.handle is not None:
-        # Stored compressed: all that is known is that it is long.
-        return max(outcome.handle.size_bytes, 100_000)
-    return len(outcome.value) if isinstance(outcome.value, str) else 2_000 if outcome.value is not None else 0
-
-
-def _limit_outcome(limit: str) -> Outcome:
-    fault = LimitReached(f"limits.{limit} is reached").fault
-    return Outcome(status=NodeStatus.FAILED, fault=fault, limit_reached=limit)
-
-
-def _at_best_partial(status: NodeStatus) -> NodeStatus:
-    return NodeStatus.PARTIAL if status is NodeStatus.COMPLETED else status
-
-
-def _degraded(outcome: Outcome, limit: str) -> Outcome:
-    warning = f"limits.{limit}: done at once instead of being planned"
-    return replace(outcome, status=NodeStatus.PARTIAL, limit_reached=limit, warnings=(*outcome.warnings, warning))
