@@ -173,7 +173,10 @@ class Pool:
     async def _keep_fresh(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            await self._refresh()
+            try:
+                await self._refresh()
+            except RuntimeError:
+                return  # the interpreter is ending: no thread pool takes work any more
             if self._workers and not self._config.max_workers and self._is_overloaded():
                 await self._ask_for_cpus(len(self._workers) + 1)
 

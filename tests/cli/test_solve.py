@@ -61,6 +61,22 @@ def test_a_goal_may_come_from_a_file(solve: Solve, home: Path) -> None:
     assert solve("goal_file=question.txt").out == "from a file\n"
 
 
+def test_a_goal_cannot_repaint_the_terminal(solve: Solve) -> None:
+    said = solve("goal=\x1b[2Jred\u202e ESAY<<fine>>")
+    assert said.code == 0 and "[2Jred" in said.err
+    assert not {"\x1b", "\u202e"} & set(said.err)
+
+
+@pytest.mark.parametrize("reference", ["#/nowhere", "https://elsewhere.example/schema.json"])
+def test_a_schema_that_refers_to_nothing_is_refused_before_a_call(
+    solve: Solve, home: Path, scripted: Scripted, reference: str
+) -> None:
+    (home / "schema.json").write_text(json.dumps({"properties": {"a": {"$ref": reference}}}))
+    said = solve("goal=a", "answer=schema.json")
+    assert said.code == 2 and reference in said.error_lines[0]
+    assert scripted.stats()["requests"] == 0
+
+
 def test_json_is_one_document_with_the_promised_names(solve: Solve) -> None:
     said = solve("goal=N=2 SRC=a,b", "output=json")
     document = json.loads(said.out)
@@ -90,6 +106,9 @@ def test_markdown_has_the_goal_the_answer_and_the_sources(solve: Solve) -> None:
         (["goal=a", "storage.base_path=/proc/nowhere"], 2, "R0106"),
         (["goal=a", "runlog.url=sqlite:////proc/nowhere/runs.db"], 2, "R0106"),
         (["goal=a", "log.file=/proc/nowhere/log"], 2, "R0106"),
+        (["goal=a", "storage.base_path=nowhere://bucket"], 2, "R0106"),
+        (["goal=AFAIL=500", "dry_run=true", "lm.max_retries=0"], 75, "R0301"),
+        (["goal=a", "agents.executor.strategy_config={made_up: 1}"], 2, "R0101"),
         (["goal=EFAIL=401"], 2, "R0103"),
         (["goal=EFAIL=400"], 2, "R0105"),
         (["goal=EFAIL=500", "lm.max_retries=0"], 75, "R0301"),
@@ -151,20 +170,12 @@ def test_without_a_goal_it_says_how_to_give_one(home: Path, model: list[str]) ->
     assert len(said.err.splitlines()) == 1 and 'goal="…"' in said.err
 
 
-@pytest.mark.parametrize(
-    ("stop", "cluster"),
-    [
-        (signal.SIGINT, "inline"),
-        (signal.SIGTERM, "inline"),
-        # Ray's own handler ends a process at once on SIGTERM.
-        pytest.param(signal.SIGTERM, "local", marks=[pytest.mark.ray, pytest.mark.timeout(300)]),
-    ],
-)
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_resumes_without_asking_again(
-    solve: Solve, model: list[str], scripted: Scripted, stop: signal.Signals, cluster: str
+    solve: Solve, model: list[str], scripted: Scripted, stop: signal.Signals
 ) -> None:
     parts = [{"goal": "quick", "task_type": "THINK"}, {"goal": "slow EHOLD", "task_type": "THINK"}]
-    command = [*SOLVE, *model, f"cluster={cluster}", f"goal=both PLAN[{json.dumps({'subtasks': parts})}]PLAN"]
+    command = [*SOLVE, *model, "cluster=inline", f"goal=both PLAN[{json.dumps({'subtasks': parts})}]PLAN"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         # Atomizer and Planner of the root, Atomizer of both parts and one Executor are answered.
         try:
@@ -177,6 +188,7 @@ def test_a_stopped_run_resumes_without_asking_again(
     assert (process.returncode, out) == (130, "")
     *_, last = err.splitlines()
     assert last.startswith("resume: python -m roma_ray.solve resume=")
+    scripted.wait_for(gone=1, timeout_s=60)
     scripted.release()
     said = solve(last.split()[-1])
     assert said.code == 0 and "OUT-" in said.out

@@ -23,6 +23,15 @@ MISTAKES = {
     "profile=none-such": ("R0101", "profile=none-such", "general"),
     "agents.planner.strategy=guess": ("R0101", "guess", "ChainOfThought"),
     "lm.price.prompt=1": ("R0101", "lm.price.completion is missing", "lm.price.completion="),
+    "lm.model=openai/": ("R0101", "lm.model=openai/", "provider/model"),
+    "lm.fallbacks=[openai/]": ("R0101", "lm.fallbacks", "provider/model"),
+    "lm.api_base=localhost:8000": ("R0101", "lm.api_base=localhost:8000", "http://HOST:PORT/v1"),
+    "lm.api_base=http://host:99999/v1": ("R0101", "lm.api_base=http://host:99999/v1", "Port"),
+    f"limits.max_nodes={'9' * 5000}": ("R0101", "limits.max_nodes=999", "a whole number"),
+    "agents.executor.strategy_config.n=x": ("R0101", "strategy_config.n=x", "a whole number above 0"),
+    "agents.executor.strategy_config={temperature: hot}": ("R0101", "temperature='hot'", "number"),
+    "agents.executor.strategy_config={tools: 3}": ("R0101", "tools", "no option of a strategy"),
+    "goal=a\udcff": ("R0101", "goal", "UTF-8"),
     "lm.model=${no.such}": ("R0101", "no.such", "${…}"),
     "what is a fjord": ("R0100", "what is a fjord", 'goal="…"'),
     "dry_run": ("R0100", "dry_run", "dry_run=…"),
@@ -67,6 +76,12 @@ def test_a_fault_in_the_users_file_names_the_file(machine: Machine, text: str, s
     with pytest.raises(RomaError) as caught:
         machine.load()
     assert said in caught.value.line and "config.yaml" in caught.value.line and "\n" not in caught.value.line
+
+
+def test_an_env_file_that_is_no_text_is_named(machine: Machine) -> None:
+    (machine.cwd / ".env").write_bytes(bytes(range(256)))
+    with pytest.raises(RomaError, match=r"\.env is not UTF-8 text"):
+        machine.load()
 
 
 def test_a_profile_that_does_not_say_where_it_belongs_is_told_how(machine: Machine) -> None:

@@ -36,17 +36,18 @@ class Driver:
         reached = [] if any(a.startswith("resume=") for a in arguments) else ["lm.model=openai/scripted"]
         reached += [f"lm.api_base={scripted.base_url}"] if reached else []
         command = [sys.executable, "-m", "roma_ray.solve", *arguments, *reached, f"cluster={backend}", "output=json"]
-        # A file, not a pipe: Ray's processes outlive a killed driver for a moment and would keep a pipe open.
-        self._out, self._err = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115
-        self.process = subprocess.Popen(
-            command,
-            cwd=_ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=self._out,
-            stderr=self._err,
-            env={**os.environ, "ROMA_RAY_HOME": str(home)},
-            start_new_session=True,
-        )
+        # Files, not pipes: Ray's processes outlive a killed driver for a moment and would keep a pipe open.
+        self._out, self._err = (Path(tempfile.mkstemp(suffix=name, dir=_folder(home))[1]) for name in (".out", ".err"))
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "ROMA_RAY_HOME": str(home)},
+                start_new_session=True,
+            )
 
     @property
     def config(self) -> Config:
@@ -55,7 +56,7 @@ class Driver:
 
     @property
     def stderr(self) -> str:
-        return _read(self._err)
+        return self._err.read_text(encoding="utf-8")
 
     def run_id(self) -> str:
         """The id of the newest run in the home, as soon as there is one."""
@@ -92,14 +93,10 @@ class Driver:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(PATIENCE_S)
 
-    def interrupt(self) -> None:
-        """SIGINT, as Ctrl-C does it."""
-        self.process.send_signal(signal.SIGINT)
-
     def finish(self) -> tuple[int, dict[str, Any]]:
         """Wait for the end: the exit code and the document on stdout, which holds nothing else."""
         code = self.process.wait(PATIENCE_S)
-        out = _read(self._out)
+        out = self._out.read_text(encoding="utf-8")
         assert out.strip(), f"nothing on stdout (exit {code}); stderr:\n{self.stderr}"
         return code, json.loads(out)
 
@@ -114,16 +111,16 @@ class Driver:
         raise AssertionError(f"waited {PATIENCE_S} s in vain; stderr:\n{self.stderr}")
 
 
+def _folder(home: Path) -> Path:
+    home.mkdir(parents=True, exist_ok=True)
+    return home
+
+
 def held_by(text: str) -> int:
     """The pid that a RunHeld line names."""
     match = re.search(r"pid (\d+)", text)
     assert match, text
     return int(match.group(1))
-
-
-def _read(file: Any) -> str:
-    file.seek(0)
-    return file.read()
 
 
 def _cmdline(process: psutil.Process) -> list[str]:

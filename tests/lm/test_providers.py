@@ -118,6 +118,12 @@ def test_two_keys_for_one_role_at_one_endpoint_are_an_error():
         resolve_models(config(special, model="openai/x", api_base="http://h/v1", api_key="first-key"), {})
 
 
+def test_a_key_with_a_line_break_is_refused_without_being_shown():
+    with pytest.raises(ConfigError, match="line break") as caught:
+        resolve_models(config(model="openai/x"), {"OPENAI_API_KEY": "sk-secret\r"})
+    assert "sk-secret" not in caught.value.line
+
+
 def test_resolving_twice_changes_nothing():
     once = resolve_models(config(), OPENROUTER)
     assert resolve_models(once.config, OPENROUTER).config == once.config

@@ -46,15 +46,22 @@ class Scripted:
         """All requests in the order in which they came, or those of one role."""
         return [entry for entry in self._call("/log") if role in (None, entry["role"])]
 
-    def wait_for(self, *, answered: int = 0, open_now: int = 0, timeout_s: float = 30.0) -> dict[str, Any]:
-        """The stats as soon as so many requests are answered and open at once. Raises TimeoutError."""
+    def wait_for(
+        self, *, answered: int = 0, open_now: int = 0, gone: int = 0, timeout_s: float = 30.0
+    ) -> dict[str, Any]:
+        """The stats as soon as so many requests are answered, open at once, and left by their clients.
+
+        Raises TimeoutError.
+        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             stats = self.stats()
-            if stats["answered"] >= answered and stats["open"] >= open_now:
+            if stats["answered"] >= answered and stats["open"] >= open_now and stats["gone"] >= gone:
                 return stats
             time.sleep(0.02)
-        raise TimeoutError(f"not {answered} answered and {open_now} open within {timeout_s} s: {self.stats()}")
+        raise TimeoutError(
+            f"not {answered} answered, {open_now} open and {gone} gone within {timeout_s} s: {self.stats()}"
+        )
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
