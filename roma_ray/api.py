@@ -16,6 +16,7 @@ import orjson
 import roma_ray
 from roma_ray.config import Config, Loaded, load_config, storable
 from roma_ray.config.loading import COMMAND_LINE
+from roma_ray.config.overrides import is_utf8
 from roma_ray.config.schema import RunlogConfig
 from roma_ray.engine.background import background_loop, run_sync
 from roma_ray.engine.coordinator import Coordinator, Say, stored_result
@@ -69,6 +70,8 @@ async def asolve(
     config = loaded.config
     if not goal.strip():
         raise UsageError("the goal is empty", cure='give one: goal="…"')
+    if not is_utf8(goal):
+        raise UsageError("the goal is not UTF-8 text", cure="give it in UTF-8")
     resolved = resolve_models(config, loaded.environ)
     schema = _answer_schema(config.answer)
     async with _coordinator(config, say) as coordinator:
@@ -253,7 +256,34 @@ def _answer_schema(answer: str) -> Json:
     except (ValueError, jsonschema.SchemaError) as error:
         reason = error.message if isinstance(error, jsonschema.SchemaError) else str(error)
         raise ConfigError(f"answer={answer} is not a JSON schema: {reason}", cure="correct the file") from error
+    _check_references(schema, answer)
     return schema
+
+
+def _check_references(schema: Json, answer: str) -> None:
+    """Raises ConfigError for a `$ref` that leads nowhere, or to another document: nothing is fetched for a schema."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    dialect = schema.get("$schema") if isinstance(schema, dict) else None
+    specification = specification_with(dialect, default=DRAFT202012) if dialect else DRAFT202012
+    resource: Any = specification.create_resource(schema)
+    registry: Any = Registry().with_resource(resource.id() or "", resource).crawl()
+    resolver = registry.resolver(resource.id() or "")
+    parts: list[Any] = [schema]
+    while parts:
+        part = parts.pop()
+        parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else []
+        reference = part.get("$ref") if isinstance(part, dict) else None
+        if not isinstance(reference, str):
+            continue
+        try:
+            resolver.lookup(reference)
+        except Unresolvable as error:
+            raise ConfigError(
+                f"answer={answer}: $ref {reference!r} leads nowhere", cure="put what it names into the file's $defs"
+            ) from error
 
 
 def _given_anew(loaded: Loaded, stored: Mapping[str, Json]) -> dict[str, Json]:

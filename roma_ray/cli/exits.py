@@ -8,6 +8,8 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from roma_ray.cli.oneline import one_line
+
 if TYPE_CHECKING:
     from roma_ray.errors import RomaError
 
@@ -47,7 +49,7 @@ def error_line(text: str) -> str:
     """`text` as the one line that is shown of an error, without secrets."""
     from roma_ray.redact import Redactor
 
-    return " ".join(Redactor().text(text).split())
+    return one_line(Redactor().text(text))
 
 
 def _as_ours(error: Exception) -> RomaError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from roma_ray.cli.oneline import one_line
 from roma_ray.engine.result import Result
 from roma_ray.engine.tree import ROOT, Node, RunState
 from roma_ray.types import Json, NodeStatus, Usage
@@ -108,7 +109,7 @@ def value_text(value: Json) -> str:
 
 def cut(text: str, width: int) -> str:
     """`text` on one line of at most `width` characters."""
-    flat = " ".join(text.split())
+    flat = one_line(text)
     return flat if len(flat) <= width else flat[: max(0, width - 1)] + "…"
 
 

@@ -147,7 +147,7 @@ def _goal(config: Config) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.expanduser().read_text(encoding="utf-8").strip()
+        return path.expanduser().read_text(encoding="utf-8-sig").strip()
     except OSError as error:
         raise UsageError(f"goal_file={path}: {error.strerror}", cure="give the path of a text file") from error
     except UnicodeDecodeError as error:

@@ -136,6 +136,9 @@ def _as_config_error(error: ValidationError, merged: Layer) -> ConfigError:
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
     name = next((n for n in merged if path == n or path.startswith(f"{n}.")), path)
+    if name not in merged:
+        # A free table is judged as a whole, and named by what was put into it.
+        name = next((n for n in merged if n.startswith(f"{path}.")), path)
     setting = merged.get(name)
     if setting is None:
         return ConfigError(f"{path} is missing", cure=f"set {path}=…")

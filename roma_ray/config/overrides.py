@@ -33,6 +33,8 @@ def parse(overrides: Iterable[str], source: str) -> Iterator[tuple[str, Any]]:
 
 def value_of(key: keys.Key, text: str, source: str) -> Any:
     """What `text` means for `key`: itself for raw and text keys, else what Hydra's grammar reads."""
+    if not is_utf8(text):
+        raise ConfigError(f"{key.name} ({source}) is not UTF-8 text", cure="give it in UTF-8")
     if key.name == "files":
         return _files(text)
     if key.name in RAW:
@@ -57,12 +59,22 @@ def _by_grammar(key: keys.Key, text: str, source: str) -> Any:
         if override.is_sweep_override():
             raise ConfigError(f"{key.name}={text} ({source}) is a sweep", cure=f"give {key.words}, one run a time")
         value = override.value()
-    except HydraException as error:
+    # Python refuses to read a number of thousands of digits.
+    except (HydraException, ValueError) as error:
         cure = f"it takes {key.words}; text with special characters goes in quotes: '{key.name}=\"…\"'"
         raise ConfigError(f"{key.name}={_short(text)} ({source}) cannot be read", cure=cure) from error
     if key.is_list and value is not None and not isinstance(value, list):
         return [value]
     return value
+
+
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be written down: bytes of a command line that are no UTF-8 come as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @cache

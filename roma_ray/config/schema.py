@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
@@ -53,6 +55,43 @@ class LmConfig(_Section):
     """Models to try in order when the first cannot be reached."""
     price: Price | None = None
 
+    @field_validator("model", "fallbacks")
+    @classmethod
+    def _named(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for model in (value,) if isinstance(value, str) else value:
+            if not model.strip("/ ") or model.strip() != model or model[0] == "/" or model[-1] == "/":
+                raise ValueError(f"{model!r} names no model; write it as provider/model")
+        return value
+
+    @field_validator("api_base")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        url = urlsplit(value)
+        # `port` raises ValueError by itself for one over 65535.
+        if url.scheme not in ("http", "https") or not url.hostname or url.port == 0 or re.search(r"\s", value):
+            raise ValueError("it is no address; write it as http://HOST:PORT/v1 or https://HOST/v1")
+        return value
+
+
+_COUNTS = frozenset({"n", "m", "k", "max_iters"})
+_NUMBERS = frozenset({"temperature", "threshold", "top_p"})
+_SET_ELSEWHERE = frozenset(
+    {
+        "prediction_strategy",
+        "lm",
+        "model",
+        "model_config",
+        "tools",
+        "adapter",
+        "signature",
+        "instructions",
+        "demos",
+        "context_defaults",
+    }
+)
+
 
 class AgentConfig(_Section):
     """One role: its LM, with what `lm.*` says already merged in, and how it asks."""
@@ -69,6 +108,24 @@ class AgentConfig(_Section):
     @classmethod
     def _known(cls, value: str) -> str:
         return PredictionStrategy.parse(value).value
+
+    @field_validator("strategy_config")
+    @classmethod
+    def _of_right_type(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, option in value.items():
+            is_number = isinstance(option, int | float) and not isinstance(option, bool)
+            if name.lower() in _COUNTS and not (is_number and option == int(option) and option >= 1):
+                raise ValueError(f"{name}={option!r} is not a whole number above 0")
+            if name in _NUMBERS and not is_number:
+                raise ValueError(f"{name}={option!r} is not a number")
+            if name in _SET_ELSEWHERE:
+                raise ValueError(f"{name} is no option of a strategy")
+        return value
+
+    @property
+    def samples(self) -> int | None:
+        """How often a sampling strategy asks, where strategy_config says it: `n` or `m`, as DSPy spells it or small."""
+        return next((self.strategy_config[name] for name in ("n", "N", "m", "M") if name in self.strategy_config), None)
 
 
 class ExecutorConfig(AgentConfig):

@@ -22,13 +22,19 @@ def environment(environ: Mapping[str, str] | None = None, cwd: Path | None = Non
 
 
 def dotenv(cwd: Path | None = None) -> dict[str, str]:
-    """The variables of `cwd`/.env, empty when there is none."""
+    """The variables of `cwd`/.env, empty when there is none. Raises ConfigError for what is no UTF-8 text."""
     path = (cwd or Path.cwd()) / ".env"
     if not path.is_file():
         return {}
     from dotenv import dotenv_values
 
-    return {name: value for name, value in dotenv_values(path, interpolate=False).items() if value is not None}
+    try:
+        values = dotenv_values(path, interpolate=False)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text", cure="save it as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", cure="make it readable") from error
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def home(environ: Mapping[str, str] | None = None) -> Path:

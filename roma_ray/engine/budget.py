@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from roma_ray.config import AgentConfig, Config, LimitsConfig, Price, Role
@@ -18,7 +18,13 @@ from roma_ray.lm.scope import Grant
 from roma_ray.types import NodeType, StepKind, TaskType, Usage
 
 _CALLS_PER_ASK = {"ReAct": 22, "ReActV2": 22, "BestOfN": 3, "Refine": 6, "MultiChainComparison": 4, "majority": 5}
-_COUNT_OPTIONS = {"BestOfN": "N", "Refine": "N", "MultiChainComparison": "M", "majority": "n"}
+_SAMPLING: dict[str, Callable[[int], int]] = {
+    "BestOfN": lambda n: n,
+    # Each sample but the last may be followed by a call for advice.
+    "Refine": lambda n: 2 * n,
+    "MultiChainComparison": lambda m: m + 1,
+    "majority": lambda n: n,
+}
 _PROMPT_FLOOR_TOKENS = 1_500
 """Instructions and field marks of a prompt, before any input."""
 
@@ -251,7 +257,6 @@ def calls_per_ask(agent: AgentConfig) -> int:
     if agent.strategy in ("ReAct", "ReActV2"):
         return int(agent.strategy_config.get("max_iters", 20)) + 2
     calls = _CALLS_PER_ASK.get(agent.strategy, 1)
-    option = _COUNT_OPTIONS.get(agent.strategy)
-    if option is None or option not in agent.strategy_config:
+    if agent.strategy not in _SAMPLING or agent.samples is None:
         return calls
-    return int(agent.strategy_config[option]) + (1 if agent.strategy == "MultiChainComparison" else 0)
+    return _SAMPLING[agent.strategy](agent.samples)

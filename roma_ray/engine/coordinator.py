@@ -205,6 +205,8 @@ class Coordinator:
             return await solve_node(run, root, inputs)
         key = StepKey(ROOT, "descend", 0)
         planned = await run.step(key, inputs)
+        if planned.status is NodeStatus.FAILED:
+            return Solved(root, key, planned)
         report = estimate.report(planned, run.config, _prices(run.config))
         return Solved(root, key, Outcome(status=NodeStatus.COMPLETED, value=report, warnings=planned.warnings))
 

@@ -39,6 +39,9 @@ def bring_in(paths: Sequence[Path], config: StorageConfig, run_id: str) -> tuple
     Raises FolderUnusable, and UsageError for a file that is missing, repeated or no text.
     """
     storage = FileStorage(config.base_path, run_id)
+    if "://" in config.base_path:
+        # A URL that cannot be opened is said before a call is paid for whose value could not be stored.
+        value_store(config, run_id)
     names = [path.name for path in paths]
     for name in names:
         if names.count(name) > 1:

@@ -99,13 +99,13 @@ async def _in_envelope(
     with entered(scope):
         try:
             done = await work
+            done.outcome = _told(done.outcome, scope)
+            return await _packed(session, done)
         except RomaError as error:
             return _told(_failed(error), scope), None
         except asyncio.CancelledError:
             scope.cancelled = True
             raise
-    done.outcome = _told(done.outcome, scope)
-    return await _packed(session, done)
 
 
 def _told(outcome: Outcome, scope: CallScope) -> Outcome:

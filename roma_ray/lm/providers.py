@@ -167,6 +167,10 @@ class _Resolver:
             raise KeyMissing(f"{place.model} needs a key: {' or '.join(place.key_names)} is not set")
 
     def _remember(self, name: str, key: Secret) -> None:
+        if not key.reveal().isprintable():
+            # Said here, since whoever builds the request would put the key into its complaint.
+            where = name.replace(":", " at ", 1)
+            raise ConfigError(f"the key for {where} holds a line break or control character", cure="give it without")
         if self.keys.setdefault(name, key) != key:
             raise ConfigError(f"two different lm.api_key for {name.replace(':', ' at ', 1)}")
 

@@ -16,7 +16,12 @@ from typing import Any, ClassVar, Self
 import dspy
 from dspy.dsp.utils.settings import DEFAULT_CONFIG
 from dspy.signatures.signature import ensure_signature
-from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError, LMUnexpectedError
+from dspy.utils.exceptions import (
+    AdapterParseError,
+    ContextWindowExceededError,
+    LMUnexpectedError,
+    LMUnsupportedFeatureError,
+)
 
 from roma_ray.errors import AnswerEmpty, AnswerUnreadable, ConfigError, ContextTooLong, KeyMissing, RomaError
 from roma_ray.modules.adapters import UnreadableAnswer, make_adapter
@@ -246,6 +251,11 @@ def _as_roma_errors() -> Generator[None]:
         if isinstance(error.__cause__, RomaError):
             raise error.__cause__ from None
         raise
+    except LMUnsupportedFeatureError as error:
+        raise ConfigError(
+            f"the model's endpoint takes no such setting: {str(error).splitlines()[0]}",
+            cure="correct strategy_config: its other keys are settings of the model, such as temperature",
+        ) from error
     except ContextWindowExceededError as error:
         raise ContextTooLong(str(error)) from error
     except UnreadableAnswer as error:

@@ -88,10 +88,13 @@ def _react_v2(signature: Signature, tools: Sequence[dspy.Tool], options: dict[st
 
 
 def _majority(signature: Signature, tools: Sequence[dspy.Tool], options: dict[str, Any]) -> dspy.Module:
+    vote_on = options.pop("vote_on", main_output(signature))
+    if vote_on not in signature.output_fields:
+        raise ConfigError(f"vote_on={vote_on!r} is none of the outputs {', '.join(signature.output_fields)}")
     return Majority(
         _base(signature, tools, options),
         n=_count(options, "n", 5),
-        vote_on=options.pop("vote_on", main_output(signature)),
+        vote_on=vote_on,
         temperature=options.pop("temperature", 0.7),
     )
 

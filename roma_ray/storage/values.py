@@ -91,6 +91,11 @@ class ValueStore:
         except OSError as error:
             kind = FolderUnusable if isinstance(self._files, LocalFileSystem) else StoreUnavailable
             raise kind(f"{self._root}/{path} cannot be used: {error.strerror or error}") from error
+        except Exception as error:
+            # The errors of a remote file system are its own: botocore's are no OSError.
+            if isinstance(self._files, LocalFileSystem):
+                raise
+            raise StoreUnavailable(f"{self._root}/{path} cannot be used: {error}") from error
 
 
 def _to_table(value: Json) -> tuple[Literal["text", "table", "json"], pa.Table]:
