@@ -57,6 +57,8 @@ class Coordinator:
         log = await RunLog.open(config.runlog)
         try:
             backend = create_backend(config.cluster)
+            if config.cluster.mode != "inline":
+                say("starting Ray, or joining it; this takes some seconds")
             await backend.open()
             self = cls(log, backend, say)
             try:
