@@ -147,7 +147,7 @@ class Pool:
             self._grow(coming=0)
             async for reference in items:
                 lag: LoopLag = await reference
-                _log.warning("the loop of worker %s stood still for %.1f s", lag.label, lag.lag_s)
+                _log.info("the loop of worker %s stood still for %.1f s", lag.label, lag.lag_s)
         except NothingPlaced as fault:
             worker.fault = fault
         except RayError as death:

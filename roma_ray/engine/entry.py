@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,8 @@ if TYPE_CHECKING:
 
 
 async def open_session(argument: SessionArgument) -> NodeSession:
-    """`node.open_session`."""
-    from roma_ray.engine import node
-
+    """`node.open_session`, with DSPy loaded in a thread: the loop of a worker must not stand still for a second."""
+    node = await asyncio.to_thread(importlib.import_module, "roma_ray.engine.node")
     return await node.open_session(argument)
 
 
