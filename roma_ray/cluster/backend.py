@@ -80,6 +80,11 @@ class TaskStream(Protocol):
 class Backend(Protocol):
     """Where tasks run. All methods are called from one event loop."""
 
+    @property
+    def machines(self) -> int:
+        """On how many machines tasks may run, once it is open."""
+        ...
+
     async def open(self) -> None:
         """Start or join what is needed. Raises NothingPlaced or ConfigError with the cure."""
 

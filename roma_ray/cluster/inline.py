@@ -27,6 +27,10 @@ class InlineBackend:
         self._host = Host()
         self._register: Register[InlineStream] = Register()
 
+    @property
+    def machines(self) -> int:
+        return 1
+
     async def open(self) -> None:
         """There is nothing to start."""
 

@@ -61,6 +61,11 @@ class Pool:
         self._background: set[asyncio.Task[None]] = set()
         self._asked_cpus = 0
 
+    @property
+    def node_count(self) -> int:
+        """How many Ray nodes can carry a worker now."""
+        return len(self._nodes)
+
     async def open(self) -> None:
         """Find the nodes. Raises NothingPlaced when none that can carry a worker turns up in time."""
         deadline_s = asyncio.get_running_loop().time() + PLACED_WITHIN_S

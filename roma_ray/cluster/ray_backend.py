@@ -30,6 +30,10 @@ class RayBackend:
         self._register: Register[RayStream] = Register()
         self._pool = Pool(config, self._register.sessions)
 
+    @property
+    def machines(self) -> int:
+        return self._pool.node_count
+
     async def open(self) -> None:
         await connect(self._config)
         try:

@@ -22,7 +22,7 @@ from roma_ray.engine.run import OnEvent, Run, Solved
 from roma_ray.engine.solver import solve_node
 from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import ROOT, Node, RunState, fold
-from roma_ray.errors import Cancelled, Fenced, PriceUnknown, RomaError, StoreUnavailable, UserError
+from roma_ray.errors import Cancelled, Fenced, ModelUnavailable, PriceUnknown, RomaError, StoreUnavailable, UserError
 from roma_ray.lm import local_model
 from roma_ray.lm.cost import price_of
 from roma_ray.lm.local_server import LocalServer
@@ -254,6 +254,11 @@ class Coordinator:
     async def _with_local_server(self, resolved: ResolvedModels) -> ResolvedModels:
         if not resolved.uses_local_model:
             return resolved
+        if self._backend.machines > 1:
+            raise ModelUnavailable(
+                f"the embedded model serves one machine, and this cluster has {self._backend.machines}",
+                cure="set a key or lm.api_base, or use cluster=local",
+            )
         async with self._starting_local:
             name = resolved.local_model
             if name not in self._local:

@@ -153,3 +153,7 @@ async def test_two_hundred_streams_at_once_all_wait_at_the_same_time(
         for _ in range(200):
             await started.acquire()
         (tmp_path / "go").touch()
+
+
+async def test_a_backend_knows_on_how_many_machines_it_runs(backend: Backend) -> None:
+    assert backend.machines == 1
