@@ -23,7 +23,7 @@ from roma_ray.engine.coordinator import Coordinator, Say, stored_result
 from roma_ray.engine.result import Result
 from roma_ray.engine.run import OnEvent
 from roma_ray.engine.tree import RunState, fold
-from roma_ray.errors import ConfigError, DefinitionChanged, UsageError
+from roma_ray.errors import ConfigError, DefinitionChanged, UsageError, ValueLost
 from roma_ray.lm.providers import resolve_models
 from roma_ray.runlog.events import Event
 from roma_ray.runlog.log import RunLog, RunRow
@@ -101,7 +101,9 @@ async def aresume(
         loaded = load_config(overrides, base=state.config)
         reopened = _given_anew(loaded, state.config)
         if state.status is RunStatus.COMPLETED:
-            return await stored_result(state, loaded.config)
+            # A stored value that is lost is made anew below, from the recorded answers.
+            with contextlib.suppress(ValueLost):
+                return await stored_result(state, loaded.config)
         resolved = resolve_models(loaded.config, loaded.environ)
         return await coordinator.resume(
             run_id, resolved, reopened=reopened if state.status.is_end or reopened else None, on_event=on_event

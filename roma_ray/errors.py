@@ -281,7 +281,7 @@ class Fenced(WorldError):
 class ValueLost(WorldError):
     """A stored value is gone or fails its hash, and the run log cannot rebuild it."""
 
-    code, default_cure = "R0309", "`roma-ray rerun RUN --from NODE` makes it anew"
+    code, default_cure = "R0309", "give back the stored file and resume, or solve the goal again"
     exit_code = 1
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from roma_ray.cli.oneline import one_line
 
@@ -33,7 +33,7 @@ def ended(
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever reads stdout has gone (`| head`). Nothing is wrong, and the flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_no_more(sys.stdout)
         return 0
     except Exception as raised:
         if errors == "traceback":
@@ -43,6 +43,11 @@ def ended(
         if also is not None:
             also(error)
         return error.exit_code
+
+
+def write_no_more(stream: TextIO) -> None:
+    """Let everything that is still written to `stream`, which nobody takes any more, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def error_line(text: str) -> str:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from roma_ray.cli import render
+from roma_ray.cli.exits import write_no_more
 from roma_ray.engine.tree import ROOT, Node, RunState, apply
 from roma_ray.runlog.events import Event, EventType
 from roma_ray.types import NodeStatus
@@ -64,7 +65,11 @@ class LinesView:
             self.say(said)
 
     def say(self, line: str) -> None:
-        print(f"[{time.time() - self._began_s:7.1f} s] {line}", file=self._stream, flush=True)
+        try:
+            print(f"[{time.time() - self._began_s:7.1f} s] {line}", file=self._stream, flush=True)
+        except OSError:
+            # Whoever reads it has gone, or the disk is full: no reason to stop a run.
+            write_no_more(self._stream)
 
     def _words(self, event: Event) -> str:
         match event.type:

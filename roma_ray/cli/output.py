@@ -7,12 +7,26 @@ from collections.abc import Sequence
 
 import orjson
 
+from roma_ray.cli.exits import write_no_more
+from roma_ray.errors import FolderUnusable
 from roma_ray.types import Json
 
 
 def print_json(document: Json) -> None:
     """Print one indented JSON document on stdout."""
-    print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode(), file=sys.stdout)
+    print_text(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+
+
+def print_text(text: str) -> None:
+    """Print `text` on stdout. Raises FolderUnusable when it cannot be written, BrokenPipeError when nobody reads it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        write_no_more(sys.stdout)
+        cure = "nothing is lost: `roma-ray show` has the answer"
+        raise FolderUnusable(f"stdout cannot be written: {error.strerror}", cure=cure) from error
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:

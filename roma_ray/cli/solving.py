@@ -14,7 +14,7 @@ from roma_ray.cli import render
 from roma_ray.cli.exits import INTERRUPTED, ended, error_line
 from roma_ray.cli.live import View, open_view
 from roma_ray.cli.logs import start_logging
-from roma_ray.cli.output import print_json
+from roma_ray.cli.output import print_json, print_text
 from roma_ray.config import Config, load_config
 from roma_ray.engine.result import Result, fault_document
 from roma_ray.errors import RomaError, UsageError
@@ -31,6 +31,9 @@ def solve_command(args: Sequence[str]) -> int:
     Every error is told here: on one line, as a document too where `output=json` was asked for. A run that was begun and
     did not complete says last how it is resumed.
     """
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+        # Closed by whoever started us (`2>&-`).
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     view = open_view(sys.stderr)
 
     def also(error: RomaError) -> None:
@@ -160,7 +163,7 @@ def _print_result(result: Result, config: Config) -> None:
     else:
         text = render.answer_markdown(result) if config.output == "markdown" else render.answer_text(result)
         if text:
-            print(text)
+            print_text(text)
     if result.fault is not None:
         fault = result.fault
         print(error_line(f"{fault.code} {fault.message}" + (f" - {fault.cure}" if fault.cure else "")), file=sys.stderr)

@@ -145,7 +145,12 @@ class Run:
             except InputLost:
                 del self._references[solved.key]
         store = value_store(self.config.storage, self.run_id)
-        return await asyncio.to_thread(store.get, outcome.handle)
+        try:
+            return await asyncio.to_thread(store.get, outcome.handle)
+        except ValueLost:
+            if not await self._rebuild([solved]):
+                raise
+        return await self.value(solved)
 
     # ---- the layers of a step ----------------------------------------------------------------------------------
 
@@ -263,7 +268,6 @@ class Run:
         """Nobody needs the children's values any more: their siblings and their parent have had them."""
         for solved in children:
             self._references.pop(solved.key, None)
-            self._inputs.pop(solved.key, None)
 
     async def _rebuild(self, inputs: Sequence[Solved]) -> bool:
         """Make lost values anew from the answers in the log, without a single call; whether all are there again."""
@@ -274,11 +278,19 @@ class Run:
             try:
                 await asyncio.to_thread(store.get, solved.outcome.handle)
             except ValueLost:
-                if not await self._rebuild_one(solved.key):
+                # Identical work was done once: the answers are those of the node that did it.
+                same_as = solved.outcome.same_as
+                key = StepKey(same_as, "descend") if same_as else solved.key
+                if not await self._rebuild_one(key):
                     return False
+                self._references[solved.key] = self._references[key]
         return True
 
     async def _rebuild_one(self, key: StepKey) -> bool:
+        inputs = self._inputs.get(key)
+        # A file that the user gave has no step; and what a value was made from may be lost as well.
+        if inputs is None or not await self._rebuild(inputs):
+            return False
         events = await self._log.read(self.run_id)
         with_answers = (EventType.CALL_ANSWERED, EventType.CALL_CACHED)
         calls = (CallRecord.from_plain(e.payload) for e in events if e.type in with_answers)
@@ -289,7 +301,7 @@ class Run:
         nothing = self.pool.nothing()
         decided = NodeType.PLAN if key.kind == "ascend" else NodeType.EXECUTE
         try:
-            outcome = await self._attempt(key, self._inputs[key], nothing, decided, alone=False)
+            outcome = await self._attempt(key, inputs, nothing, decided, alone=False)
         except (WorkerLost, InputLost, LimitReached):
             return False
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -162,6 +163,26 @@ def test_log_lines_go_to_a_file_when_asked(solve: Solve, home: Path) -> None:
 def test_a_piped_goal_is_read_and_stdout_stays_pure(home: Path, model: list[str]) -> None:
     said = in_a_process([*SOLVE, *model], text="piped ESAY<<through>>\n")
     assert (said.code, said.out) == (0, "through\n")
+
+
+@pytest.mark.parametrize(
+    ("streams", "code", "out"),
+    [
+        ("2>&-", 0, "fine\n"),
+        ("2>/dev/full", 0, "fine\n"),
+        (">&-", 0, ""),
+        (">/dev/full", 2, ""),
+        ("2>&1 >/dev/null | true", 0, ""),
+    ],
+)
+def test_a_stream_that_takes_nothing_does_not_stop_a_run(
+    home: Path, model: list[str], scripted: Scripted, streams: str, code: int, out: str
+) -> None:
+    command = shlex.join([*SOLVE, *model, "goal=a ESAY<<fine>>"])
+    said = in_a_process(["bash", "-c", f"{command} {streams}; exit ${{PIPESTATUS[0]}}"])
+    assert (said.code, said.out) == (code, out)
+    assert "Traceback" not in said.err
+    assert scripted.stats()["answered_by_role"] == {"atomizer": 1, "executor": 1}
 
 
 def test_without_a_goal_it_says_how_to_give_one(home: Path, model: list[str]) -> None:

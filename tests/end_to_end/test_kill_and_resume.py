@@ -150,6 +150,34 @@ def test_resuming_a_completed_run_gives_its_result_without_a_call(tmp_path: Path
     assert scripted.stats()["requests"] == before
 
 
+def test_stored_values_that_are_lost_at_every_level_are_made_anew_without_a_call(
+    tmp_path: Path, scripted: Scripted
+) -> None:
+    deep = plan_goal("the deep part", task("leaf"), task("next leaf", needs=[0]))
+    twice = plan_goal("the twin part", task("leaf"))
+    goal = plan_goal("the whole", task(deep), task(twice), task("the last EHOLD", needs=[0, 1]))
+    driver = Driver(tmp_path, scripted, f"goal={goal}", "storage.inline_kb=0")
+    driver.wait_committed(scripted, answered=11, open_now=1)
+    driver.kill()
+
+    def lose_all() -> None:
+        stored = list(tmp_path.glob("executions/*/results/*.parquet"))
+        assert stored
+        for path in stored:
+            path.unlink()
+
+    lose_all()
+    scripted.release()
+    code, document = Driver(tmp_path, scripted, f"resume={driver.run_id()}").finish()
+    assert (code, document["status"]) == (0, "completed")
+    assert set(answered(scripted).values()) == {1}
+    lose_all()
+    before = scripted.stats()["requests"]
+    code, again = Driver(tmp_path, scripted, f"resume={driver.run_id()}").finish()
+    assert (code, again["output"]) == (0, document["output"])
+    assert scripted.stats()["requests"] == before
+
+
 def test_a_failed_run_is_resumed_by_doing_only_what_failed(tmp_path: Path, scripted: Scripted) -> None:
     goal = plan_goal("the whole", task("fine"), task("breaks EFAIL=500:1"), task("after", needs=[1]))
     driver = Driver(tmp_path, scripted, f"goal={goal}", "lm.max_retries=0")
