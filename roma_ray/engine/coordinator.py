@@ -87,6 +87,7 @@ class Coordinator:
         """
         resolved = _with_limits(resolved)
         run_id = clock.new_run_id()
+        await self._check_modules(run_id, goal, resolved)
         brought = await asyncio.to_thread(bring_in, files, resolved.config.storage, run_id)
         started: dict[str, Json] = {
             "goal": goal,
@@ -98,6 +99,13 @@ class Coordinator:
         }
         lease = await self._log.create(run_id, goal=goal, started=started)
         return await self._drive(lease, resolved, on_event, notes=resolved.notes)
+
+    async def _check_modules(self, run_id: str, goal: str, resolved: ResolvedModels) -> None:
+        somewhere = with_local_endpoint(resolved, "http://127.0.0.1/v1")
+        argument = SessionArgument(
+            run_id=run_id, goal=goal, day=clock.today(), config=somewhere.config, keys=somewhere.keys
+        )
+        await entry.check_modules(argument)
 
     async def resume(
         self,

@@ -8,11 +8,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roma_ray.cluster.backend import Emit
+from roma_ray.config import ROLES, AgentConfig
 from roma_ray.engine.request import SessionArgument, StepRequest
 from roma_ray.types import Json, Outcome
 
 if TYPE_CHECKING:
     from roma_ray.engine.node import NodeSession
+
+
+async def check_modules(argument: SessionArgument) -> None:
+    """`node.check_modules`; without effect, and without loading DSPy, where every agent asks in the plain way."""
+    agents = argument.config.agents
+    own = [agents.of(role) for role in ROLES] + list(agents.executor.by_type.values())
+    if all(map(_asks_plainly, own)):
+        return
+    node = await asyncio.to_thread(importlib.import_module, "roma_ray.engine.node")
+    await node.check_modules(argument)
+
+
+def _asks_plainly(agent: AgentConfig) -> bool:
+    plain = agent.strategy in ("Predict", "ChainOfThought")
+    return plain and not agent.strategy_config and agent.instructions is None and agent.demos is None
 
 
 async def open_session(argument: SessionArgument) -> NodeSession:

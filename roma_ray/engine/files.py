@@ -34,14 +34,16 @@ class BroughtFile:
 
 
 def bring_in(paths: Sequence[Path], config: StorageConfig, run_id: str) -> tuple[BroughtFile, ...]:
-    """Make the run's folders, copy `paths` into `artifacts/` and read them.
+    """Make the run's folders where they are local, copy `paths` into `artifacts/` there, and read them.
 
     Raises FolderUnusable, and UsageError for a file that is missing, repeated or no text.
     """
-    storage = FileStorage(config.base_path, run_id)
+    storage = None
     if "://" in config.base_path:
         # A URL that cannot be opened is said before a call is paid for whose value could not be stored.
         value_store(config, run_id)
+    else:
+        storage = FileStorage(config.base_path, run_id)
     names = [path.name for path in paths]
     for name in names:
         if names.count(name) > 1:
@@ -49,7 +51,7 @@ def bring_in(paths: Sequence[Path], config: StorageConfig, run_id: str) -> tuple
     return tuple(_bring_in(path, storage, config, run_id) for path in paths)
 
 
-def _bring_in(path: Path, storage: FileStorage, config: StorageConfig, run_id: str) -> BroughtFile:
+def _bring_in(path: Path, storage: FileStorage | None, config: StorageConfig, run_id: str) -> BroughtFile:
     try:
         raw = path.expanduser().read_bytes()
     except OSError as error:
@@ -58,7 +60,8 @@ def _bring_in(path: Path, storage: FileStorage, config: StorageConfig, run_id: s
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"files: {path} is not UTF-8 text", cure="convert it to text first") from None
-    storage.put_bytes(f"artifacts/{path.name}", raw)
+    if storage is not None:
+        storage.put_bytes(f"artifacts/{path.name}", raw)
     if size_of(text) <= config.inline_kb * 1024:
         return BroughtFile(name=path.name, text=text)
     return BroughtFile(name=path.name, handle=value_store(config, run_id).put(text))

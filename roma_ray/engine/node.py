@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from roma_ray.cluster.backend import Emit
-from roma_ray.config import Role
+from roma_ray.config import ROLES, Role
 from roma_ray.engine import roles
 from roma_ray.engine.context import Material
 from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument, StepRequest
@@ -54,6 +54,21 @@ class NodeSession:
                 role, agent, lm, limits=self.config.limits, task_types=roles.offered_task_types(self.config)
             )
         return self._modules[key]
+
+
+async def check_modules(argument: SessionArgument) -> None:
+    """Build every module once, so that a wrong strategy, instruction or demo is said before the first call is paid.
+
+    Raises ConfigError.
+    """
+    session = NodeSession(argument)
+    try:
+        for role in ROLES:
+            session.module(role)
+        for task_type in argument.config.agents.executor.by_type:
+            session.module("executor", task_type)
+    finally:
+        await close_session(session)
 
 
 async def open_session(argument: SessionArgument) -> NodeSession:

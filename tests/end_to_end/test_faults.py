@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from roma_ray.errors import ConfigError
 from tests.end_to_end.conftest import Solving
 from tests.scripted.client import Scripted
 from tests.scripted.directives import plan_goal, task
@@ -222,3 +223,21 @@ async def test_six_children_and_three_429s_make_one_shared_pause(inline: Solving
     result = await inline(goal, "limits.max_depth=1")
     assert result.status == "completed"
     assert scripted.stats()["by_role"]["executor"] <= 9
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "agents.executor.strategy=codeact",
+        "agents.executor.strategy=knn",
+        "agents.aggregator.instructions=no.such.module:TEXT",
+        "agents.planner.demos=tests.scripted.client:Scripted",
+        "agents.executor.by_type.WRITE.strategy=rlm",
+    ],
+)
+async def test_an_agent_that_cannot_be_built_is_said_before_the_first_call(
+    inline: Solving, scripted: Scripted, override: str
+) -> None:
+    with pytest.raises(ConfigError):
+        await inline("N=2 of it", override)
+    assert scripted.stats()["requests"] == 0
