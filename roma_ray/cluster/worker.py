@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from roma_ray.cluster import garbage
 from roma_ray.cluster.backend import Session, Task
 from roma_ray.cluster.host import Host
 
@@ -49,6 +50,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._host = Host()
+        garbage.relax()
         if threading.current_thread() is threading.main_thread():
             # Ctrl-C goes to every process of the terminal's group; when to stop is the coordinator's decision.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from roma_ray import clock
-from roma_ray.cluster import create_backend
+from roma_ray.cluster import create_backend, garbage
 from roma_ray.cluster.backend import Backend, Session
 from roma_ray.config import ROLES, Config, Price, Role
 from roma_ray.engine import entry, estimate
@@ -63,7 +63,8 @@ class Coordinator:
             self = cls(log, backend, say)
             try:
                 async with self._exit:
-                    yield self
+                    with garbage.relaxed():
+                        yield self
             finally:
                 await backend.close()
         finally:
