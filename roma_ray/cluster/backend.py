@@ -85,6 +85,11 @@ class Backend(Protocol):
         """On how many machines tasks may run, once it is open."""
         ...
 
+    @property
+    def workers(self) -> int:
+        """In how many worker processes tasks may run, as the cluster is now; at least 1."""
+        ...
+
     async def open(self) -> None:
         """Start or join what is needed. Raises NothingPlaced or ConfigError with the cure."""
 

@@ -31,6 +31,10 @@ class InlineBackend:
     def machines(self) -> int:
         return 1
 
+    @property
+    def workers(self) -> int:
+        return 1
+
     async def open(self) -> None:
         """There is nothing to start."""
 

@@ -66,6 +66,11 @@ class Pool:
         """How many Ray nodes can carry a worker now."""
         return len(self._nodes)
 
+    @property
+    def most_workers(self) -> int:
+        """How many workers there may be now: one per CPU, or as many as are allowed."""
+        return self._config.max_workers or max(1, sum(node.cpus for node in self._nodes))
+
     async def open(self) -> None:
         """Find the nodes. Raises NothingPlaced when none that can carry a worker turns up in time."""
         deadline_s = asyncio.get_running_loop().time() + PLACED_WITHIN_S

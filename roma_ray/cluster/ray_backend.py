@@ -34,6 +34,10 @@ class RayBackend:
     def machines(self) -> int:
         return self._pool.node_count
 
+    @property
+    def workers(self) -> int:
+        return self._pool.most_workers
+
     async def open(self) -> None:
         await connect(self._config)
         try:

@@ -16,6 +16,7 @@ from roma_ray.config import ROLES, Config, Price, Role
 from roma_ray.engine import entry, estimate
 from roma_ray.engine.budget import WorstCase
 from roma_ray.engine.files import BroughtFile, bring_in
+from roma_ray.engine.places import Places
 from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument
 from roma_ray.engine.result import Result, all_warnings
 from roma_ray.engine.run import OnEvent, Run, Solved
@@ -45,6 +46,7 @@ class Coordinator:
     def __init__(self, log: RunLog, backend: Backend, say: Say) -> None:
         self._log = log
         self._backend = backend
+        self._places = Places(backend)
         self._say = say
         self._exit = contextlib.AsyncExitStack()
         self._local: dict[str, str] = {}
@@ -154,6 +156,7 @@ class Coordinator:
                 log=self._log,
                 lease=lease,
                 backend=self._backend,
+                places=self._places,
                 state=state,
                 worst_case=_worst_case(resolved.config),
                 on_event=on_event,

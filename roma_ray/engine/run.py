@@ -2,7 +2,7 @@
 
     step                a step whose outcome is in the log is not done again
     _once_per_work      identical atomic work is done once
-    _within_limits      budget, deadlines, and doing less before stopping
+    _within_limits      budget, deadlines, a place among those in flight, and doing less before stopping
     _with_workers       a lost worker or input is replaced
     _attempt            one node task: its stream of events goes into the log as it comes
 
@@ -12,6 +12,7 @@ The solver above knows none of this; the backend below knows nothing of goals.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ from roma_ray.config import Config
 from roma_ray.engine import brief, entry, outcomes
 from roma_ray.engine.budget import Pool, Reservation, WorstCase
 from roma_ray.engine.context import CHARS_PER_TOKEN, in_groups
+from roma_ray.engine.places import Places, places_per_worker
 from roma_ray.engine.plan import same_goal
 from roma_ray.engine.request import StepRequest
 from roma_ray.engine.stored import value_store
@@ -77,6 +79,7 @@ class Run:
         log: RunLog,
         lease: Lease,
         backend: Backend,
+        places: Places,
         state: RunState,
         worst_case: WorstCase,
         on_event: OnEvent | None = None,
@@ -89,6 +92,8 @@ class Run:
         self._log = log
         self._lease = lease
         self._backend = backend
+        self._places = places
+        self._places_per_worker = places_per_worker(config)
         self._worst_case = worst_case
         self._on_event = on_event
         self._started_s = clock.mono_s()
@@ -186,7 +191,8 @@ class Run:
         if decided is None and reservation.short_of:
             decided, limit = NodeType.EXECUTE, reservation.short_of
         try:
-            outcome = await self._with_workers(key, inputs, reservation, decided)
+            async with self._place(key):
+                outcome = await self._with_workers(key, inputs, reservation, decided)
         finally:
             reservation.give_back()
         self._stop_on_user_fault(outcome)
@@ -201,6 +207,12 @@ class Run:
         if key.kind == "ascend" and outcome.accepted:
             self._let_go(inputs)
         return outcome
+
+    def _place(self, key: StepKey) -> contextlib.AbstractAsyncContextManager[None]:
+        """An ascend step never waits for one: when it is done, what its children brought can be let go."""
+        if key.kind == "ascend":
+            return contextlib.nullcontext()
+        return self._places.one(per_worker=self._places_per_worker)
 
     async def _with_workers(
         self, key: StepKey, inputs: Sequence[Solved], reservation: Reservation, decided: NodeType | None
