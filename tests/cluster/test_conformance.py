@@ -157,3 +157,7 @@ async def test_two_hundred_streams_at_once_all_wait_at_the_same_time(
 
 async def test_a_backend_knows_on_how_many_machines_it_runs(backend: Backend) -> None:
     assert backend.machines == 1
+
+
+async def test_a_backend_knows_how_many_workers_it_may_have(backend: Backend) -> None:
+    assert backend.workers >= 1
