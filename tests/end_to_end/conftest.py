@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 
 import pytest
 
 from roma_ray import solve
 from roma_ray.engine.result import Result
+from tests.end_to_end.driver import Driver
 from tests.scripted.client import Scripted
 
 Solving = Callable[..., Awaitable[Result]]
@@ -19,6 +20,16 @@ Solving = Callable[..., Awaitable[Result]]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One home for all solves of the session, so that one cluster serves them all."""
     return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(autouse=True)
+def no_driver_is_left() -> Generator[None]:
+    """A test that fails must not leave a driver that talks to the next test's server."""
+    yield
+    for driver in Driver.started:
+        if driver.process.poll() is None:
+            driver.kill()
+    Driver.started.clear()
 
 
 @pytest.fixture(params=["inline", pytest.param("local", marks=pytest.mark.ray)])

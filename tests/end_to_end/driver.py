@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -27,12 +27,15 @@ PATIENCE_S = 120.0
 
 
 class Driver:
-    """One `python -m roma_ray.solve`, its state under `home`."""
+    """One `python -m roma_ray.solve`, its state under `home`. `started` holds all of the running test."""
+
+    started: ClassVar[list[Driver]] = []
 
     def __init__(
         self, home: Path, scripted: Scripted, *arguments: str, backend: str = "inline", **environ: str
     ) -> None:
         self.home = home
+        self.started.append(self)
         reached = [] if any(a.startswith("resume=") for a in arguments) else ["lm.model=openai/scripted"]
         reached += [f"lm.api_base={scripted.base_url}"] if reached else []
         command = [sys.executable, "-m", "roma_ray.solve", *arguments, *reached, f"cluster={backend}", "output=json"]
