@@ -1,7 +1,7 @@
 """How many node tasks of one coordinator are in flight at once.
 
-A task in flight holds about 40 KB where it runs (traced with 10,000 leaves open at once, nine in ten of which only waited
-for their turn at the model). Such a task waits here instead, where it costs next to nothing.
+A task in flight holds about 40 KB where it runs (traced with 10,000 leaves open at once, nine in ten of which only
+waited for their turn at the model). Such a task waits here instead, where it costs next to nothing.
 """
 
 from __future__ import annotations
