@@ -22,7 +22,8 @@ from roma_ray.engine.background import background_loop, run_sync
 from roma_ray.engine.coordinator import Coordinator, Say, stored_result
 from roma_ray.engine.result import Result
 from roma_ray.engine.run import OnEvent
-from roma_ray.engine.tree import RunState, fold
+from roma_ray.engine.state import RunState
+from roma_ray.engine.tree import fold
 from roma_ray.errors import ConfigError, DefinitionChanged, UsageError, ValueLost
 from roma_ray.lm.providers import resolve_models
 from roma_ray.runlog.events import Event

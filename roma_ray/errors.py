@@ -14,7 +14,8 @@
     │   ├── DefinitionChanged   R0109  a resume with something else than what was stored
     │   ├── PriceUnknown        R0110  a money limit on a model without a known price
     │   ├── ExtraMissing        R0111  an optional package is not installed
-    │   └── ModelUnavailable    R0112  the embedded model cannot be had
+    │   ├── ModelUnavailable    R0112  the embedded model cannot be had
+    │   └── ReplayDiffers       R0113  a replayed run asks for something that was not recorded
     ├── ModelError              the model's: shown to it once, then repaired or recorded
     │   ├── AnswerUnreadable    R0200  the answer does not have the asked form
     │   ├── AnswerTruncated     R0201  the answer was cut at max_tokens
@@ -32,12 +33,15 @@
     │   ├── NothingPlaced       R0306  the cluster has no room for a worker
     │   ├── StoreUnavailable    R0307  the run log cannot be reached or written
     │   ├── Fenced              R0308  another process took the run over
-    │   └── ValueLost           R0309  a stored value is gone or damaged and cannot be rebuilt
+    │   ├── ValueLost           R0309  a stored value is gone or damaged and cannot be rebuilt
+    │   └── StoreFull           R0310  the disk under the run log or the values is full
     ├── LimitReached            R0400  a limit of the run stopped something              exit 4
     │   └── NodeTimeout         R0401  one step took longer than limits.node_timeout_s
     └── Stopped                 what is asked for from outside
         ├── Cancelled           R0500  the run was cancelled                             exit 1
-        └── Interrupted         R0501  Ctrl-C or a stop signal; the run can be resumed   exit 130
+        ├── Interrupted         R0501  Ctrl-C or a stop signal; the run can be resumed   exit 130
+        ├── Rejected            R0502  a person rejected a plan or an answer             exit 1
+        └── DeadLettered        R0503  a run died too often without getting further      exit 1
 
 `RomaError.from_fault` and `.fault` turn an error into data and back.
 """
@@ -174,6 +178,12 @@ class ModelUnavailable(UserError):
     code, default_cure = "R0112", "see `roma-ray model list`; or set a key, or lm.api_base"
 
 
+class ReplayDiffers(UserError):
+    """A replayed run asks for something else than what was recorded."""
+
+    code, default_cure = "R0113", "replay with the version and settings of the recording, or record anew"
+
+
 class ModelError(RomaError):
     """A fault of the model: it is told once, then the answer is repaired or the fault recorded."""
 
@@ -285,6 +295,12 @@ class ValueLost(WorldError):
     exit_code = 1
 
 
+class StoreFull(WorldError):
+    """The disk under the run log or the stored values is full; nothing more is spent."""
+
+    code, default_cure = "R0310", "make room on that disk, then resume"
+
+
 class LimitReached(RomaError):
     """A limit of the run stopped this work; what was done is kept."""
 
@@ -319,6 +335,18 @@ class Interrupted(Stopped):
     """Ctrl-C or a stop signal; the run is resumable."""
 
     code, exit_code = "R0501", 130
+
+
+class Rejected(Stopped):
+    """A person rejected a plan or an answer."""
+
+    code = "R0502"
+
+
+class DeadLettered(Stopped):
+    """The process of a run died limits.max_recoveries times without getting further."""
+
+    code, default_cure = "R0503", "look at what the named steps do to their process, then resume to try again"
 
 
 def _by_code(kind: type[RomaError]) -> dict[str, type[RomaError]]:

@@ -286,6 +286,19 @@ class CallRecord(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallWaiting(_Plain):
+    """A model call that waits longer than a moment before it is sent, and for what: for people who watch the tree.
+
+    `wait_s` is the time still to go where it is known (a pause), else 0 (a permit).
+    """
+
+    step: str
+    role: str
+    reason: str
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTask(_Plain):
     """One subtask of a checked plan; `depends_on` holds positions in the same plan, all valid and acyclic."""
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol, Self, TextIO
 
 from roma_ray.cli import render
 from roma_ray.cli.exits import write_no_more
-from roma_ray.engine.tree import ROOT, Node, RunState, apply
+from roma_ray.engine.state import ROOT, Node, RunState
+from roma_ray.engine.tree import apply
 from roma_ray.runlog.events import Event, EventType
 from roma_ray.types import NodeStatus
 

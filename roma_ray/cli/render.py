@@ -9,7 +9,7 @@ import orjson
 
 from roma_ray.cli.oneline import one_line
 from roma_ray.engine.result import Result
-from roma_ray.engine.tree import ROOT, Node, RunState
+from roma_ray.engine.state import ROOT, Node, RunState
 from roma_ray.types import Json, NodeStatus, Usage
 
 MARKS = {

@@ -9,7 +9,8 @@ from roma_ray.cli import render
 from roma_ray.cli.output import print_json
 from roma_ray.cli.reading import read_events
 from roma_ray.engine.result import fault_document, tree_document
-from roma_ray.engine.tree import Node, RunState, fold
+from roma_ray.engine.state import Node, RunState
+from roma_ray.engine.tree import fold
 from roma_ray.errors import UsageError
 from roma_ray.runlog.events import EventType
 from roma_ray.types import CallRecord, Fault, Json, RunStatus

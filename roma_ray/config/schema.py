@@ -162,6 +162,8 @@ class LimitsConfig(_Section):
     max_cost_usd: Annotated[float, Field(gt=0)] | None = None
     """None: 5 where the price of every model is known, no limit elsewhere."""
     max_revisions: Annotated[int, Field(ge=0)] = 1
+    max_recoveries: Count = 5
+    """Deaths of the run's own process, one after another and without getting further, before it is a dead letter."""
     node_timeout_s: Seconds = 900.0
     run_timeout_s: Seconds = 3600.0
 
@@ -223,6 +225,10 @@ class Config(_Section):
     output: Literal["text", "json", "markdown"] = "text"
     profile: str | None = None
     verify: Literal["off", "root", "all"] = "off"
+    approve: Literal["off", "plan", "final"] = "off"
+    """Whether a person approves every plan, or the final answer, before the run goes on."""
+    on_change: Literal["refuse", "fork", "accept"] = "refuse"
+    """What a resume does where version, settings or code are not those that the run began with."""
     answer: str = "text"
     """`short`, `text`, or the path of a JSON schema that the answer must fit."""
     files: tuple[Path, ...] = ()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from roma_ray.engine.context import NEAREST_SIBLINGS
 from roma_ray.engine.request import InputSpec, StepRequest
-from roma_ray.engine.tree import Node, RunState
+from roma_ray.engine.state import Node, RunState
 from roma_ray.types import Outcome, StepKey, child_id
 
 

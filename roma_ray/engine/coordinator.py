@@ -21,8 +21,9 @@ from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument
 from roma_ray.engine.result import Result, all_warnings
 from roma_ray.engine.run import OnEvent, Run, Solved
 from roma_ray.engine.solver import solve_node
+from roma_ray.engine.state import ROOT, Node, RunState
 from roma_ray.engine.stored import value_store
-from roma_ray.engine.tree import ROOT, Node, RunState, fold
+from roma_ray.engine.tree import fold
 from roma_ray.errors import Cancelled, Fenced, ModelUnavailable, PriceUnknown, RomaError, StoreUnavailable, UserError
 from roma_ray.lm import local_model
 from roma_ray.lm.cost import price_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import orjson
 
 from roma_ray import clock
-from roma_ray.engine.tree import Node, RunState
+from roma_ray.engine.state import Node, RunState
 from roma_ray.errors import BY_CODE, RomaError
 from roma_ray.types import Fault, Json, Outcome, RunStatus, Usage
 

@@ -26,8 +26,9 @@ from roma_ray.engine.context import CHARS_PER_TOKEN, in_groups
 from roma_ray.engine.places import Places, places_per_worker
 from roma_ray.engine.plan import same_goal
 from roma_ray.engine.request import StepRequest
+from roma_ray.engine.state import Node, RunState
 from roma_ray.engine.stored import value_store
-from roma_ray.engine.tree import Node, RunState, apply
+from roma_ray.engine.tree import apply
 from roma_ray.errors import (
     BY_CODE,
     AllChildrenFailed,
@@ -44,6 +45,7 @@ from roma_ray.runlog.lease import Lease
 from roma_ray.runlog.log import RunLog
 from roma_ray.types import (
     CallRecord,
+    CallWaiting,
     Json,
     NodeStatus,
     NodeType,
@@ -331,7 +333,10 @@ class Run:
         faults.hit("step.after_commit")
         return outcome
 
-    def _record_call(self, key: StepKey, record: CallRecord, reservation: Reservation) -> None:
+    def _record_call(self, key: StepKey, record: CallRecord | CallWaiting, reservation: Reservation) -> None:
+        if isinstance(record, CallWaiting):
+            self._append(EventType.CALL_WAITING, key.node_id, record.to_plain())
+            return
         reservation.charge(record.usage)
         if record.cached:
             kind = EventType.CALL_CACHED

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from roma_ray.engine.run import Run, Solved
-from roma_ray.engine.tree import Node
+from roma_ray.engine.state import Node
 from roma_ray.types import StepKey
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from roma_ray.config import Price
 from roma_ray.errors import LimitReached
-from roma_ray.types import CallRecord, Usage
+from roma_ray.types import CallRecord, CallWaiting, Usage
 
 SHORTEST_ANSWER_TOKENS = 256
 """An answer that may not even be this long is not asked for."""
@@ -71,14 +71,15 @@ class CallScope:
     """One attempt at one step: its answers from the log, its allowance, and where its records go.
 
     `known` holds, per request key, the answered records of this step in the order of their ordinals. `emit` takes a
-    CallRecord the moment a call is answered, has failed for good, or was served from what is known.
+    CallRecord the moment a call is answered, has failed for good, or was served from what is known, and a CallWaiting
+    when one has to wait.
     `last_finish_reason` and `last_text` are those of the answer that the gate gave out last, known ones included.
     """
 
     step: str
     known: Mapping[str, Sequence[CallRecord]] = field(default_factory=dict)
     allowance: Allowance = field(default_factory=lambda: Allowance(Grant()))
-    emit: Callable[[CallRecord], None] = lambda record: None
+    emit: Callable[[CallRecord | CallWaiting], None] = lambda record: None
     keep_prompts: bool = True
     cancelled: bool = False
     ordinals: dict[str, int] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roma_ray.cli.render import seconds, tree_lines, usage_text
-from roma_ray.engine.tree import Node, RunState
+from roma_ray.engine.state import Node, RunState
 from roma_ray.types import NodeStatus, Usage
 
 

@@ -18,7 +18,7 @@ import psutil
 
 from roma_ray.api import list_runs, load_events, load_state
 from roma_ray.config import Config, load_config
-from roma_ray.engine.tree import RunState
+from roma_ray.engine.state import RunState
 from roma_ray.runlog.events import Event, EventType
 from tests.scripted.client import Scripted
 

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roma_ray.engine.tree import RunState, apply, fold
+from roma_ray.engine.state import RunState
+from roma_ray.engine.tree import apply, fold
 from roma_ray.runlog.events import Event, EventType
 from roma_ray.types import (
     CallRecord,
