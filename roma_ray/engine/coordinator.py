@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roma_ray import clock
@@ -15,7 +15,9 @@ from roma_ray.cluster.backend import Backend, Session
 from roma_ray.config import ROLES, Config, Price, Role
 from roma_ray.engine import entry, estimate
 from roma_ray.engine.budget import WorstCase
+from roma_ray.engine.definition import fingerprint
 from roma_ray.engine.files import BroughtFile, bring_in
+from roma_ray.engine.fork import Cut, forked, with_copied_values
 from roma_ray.engine.places import Places
 from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument
 from roma_ray.engine.result import Result, all_warnings
@@ -24,7 +26,17 @@ from roma_ray.engine.solver import solve_node
 from roma_ray.engine.state import ROOT, Node, RunState
 from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import fold
-from roma_ray.errors import Cancelled, Fenced, ModelUnavailable, PriceUnknown, RomaError, StoreUnavailable, UserError
+from roma_ray.errors import (
+    Cancelled,
+    DeadLettered,
+    Fenced,
+    ModelUnavailable,
+    PriceUnknown,
+    RomaError,
+    StoreFull,
+    StoreUnavailable,
+    UserError,
+)
 from roma_ray.lm import local_model
 from roma_ray.lm.cost import price_of
 from roma_ray.lm.local_server import LocalServer
@@ -78,7 +90,6 @@ class Coordinator:
         goal: str,
         resolved: ResolvedModels,
         *,
-        version: str,
         answer_schema: Json,
         stored: dict[str, Json],
         files: Sequence[Path] = (),
@@ -86,8 +97,8 @@ class Coordinator:
     ) -> Result:
         """Start a run and bring it to an end. `stored` is the config as the run log keeps it, without secrets.
 
-        Raises UserError for what is wrong before the first call, Fenced and StoreUnavailable when the run has to be
-        left; CancelledError leaves it interrupted. Everything else is in the result.
+        Raises UserError for what is wrong before the first call; Fenced, StoreUnavailable and StoreFull when the run
+        has to be left; CancelledError leaves it interrupted. Everything else is in the result.
         """
         resolved = _with_limits(resolved)
         run_id = clock.new_run_id()
@@ -96,12 +107,35 @@ class Coordinator:
         started: dict[str, Json] = {
             "goal": goal,
             "day": clock.today(),
-            "version": version,
-            "config": stored,
             "answer_schema": answer_schema,
             "files": [file.to_plain() for file in brought],
+            **_definition(resolved.config, stored),
         }
         lease = await self._log.create(run_id, goal=goal, started=started)
+        return await self._drive(lease, resolved, on_event, notes=resolved.notes)
+
+    async def fork(
+        self,
+        run_id: str,
+        resolved: ResolvedModels,
+        *,
+        stored: dict[str, Json],
+        cut: Cut | None,
+        on_event: OnEvent | None = None,
+    ) -> Result:
+        """Start a run with all of `run_id` but what `cut` names and what was made from it, and bring it to an end.
+
+        The first run stays as it is, whoever holds it. Raises UsageError for a node that it has not, and what `solve`
+        raises.
+        """
+        resolved = _with_limits(resolved)
+        new_id = clock.new_run_id()
+        events = forked(await self._log.read(run_id), _definition(resolved.config, stored), cut)
+        goal = str(events[0].payload["goal"])
+        await self._check_modules(new_id, goal, resolved)
+        await asyncio.to_thread(bring_in, (), resolved.config.storage, new_id)
+        events = await with_copied_values(events, resolved.config.storage, run_id, new_id)
+        lease = await self._log.import_run(new_id, goal=goal, events=events)
         return await self._drive(lease, resolved, on_event, notes=resolved.notes)
 
     async def _check_modules(self, run_id: str, goal: str, resolved: ResolvedModels) -> None:
@@ -119,7 +153,7 @@ class Coordinator:
         reopened: dict[str, Json] | None,
         on_event: OnEvent | None = None,
     ) -> Result:
-        """Go on with a run that nobody holds. `reopened` holds the settings given anew where it had ended.
+        """Go on with a run that nobody holds. `reopened` is the payload of `run.reopened`, where it has to be that.
 
         Raises RunHeld, RunNotFound, and what `solve` raises.
         """
@@ -175,26 +209,29 @@ class Coordinator:
             await asyncio.shield(self._release(lease, status))
 
     async def _release(self, lease: Lease, status: RunStatus) -> None:
-        with contextlib.suppress(Fenced, StoreUnavailable):
+        with contextlib.suppress(Fenced, StoreUnavailable, StoreFull):
             await self._log.release(lease, status)
 
     async def _to_an_end(self, run: Run, lease: Lease) -> Result:
+        if run.state.recoveries > run.config.limits.max_recoveries:
+            await _ended(run, RunStatus.DEAD_LETTER, _dead_letter(run.state).fault)
+            return _result(run.state, None)
         solving = asyncio.create_task(self._solve_root(run), name=f"solve {run.run_id}")
-        asked: list[RomaError] = []
-        watch = asyncio.create_task(self._watch(lease, solving, asked), name=f"watch {run.run_id}")
+        left: list[_Leave] = []
+        watch = asyncio.create_task(self._watch(run, lease, solving, left), name=f"watch {run.run_id}")
         value: Json = None
         try:
             solved = await solving
             value, status = await run.value(solved), _status_of(solved.outcome)
             fault = None if status is RunStatus.COMPLETED else solved.outcome.fault
         except asyncio.CancelledError:
-            if not asked:
+            if not left:
                 await asyncio.shield(_ended(run, RunStatus.INTERRUPTED, None))
                 raise
-            if isinstance(asked[0], Fenced):
-                raise asked[0] from None
-            status, fault = RunStatus.CANCELLED, asked[0].fault
-        except (Fenced, StoreUnavailable):
+            if left[0].error is not None:
+                raise left[0].error from None
+            status, fault = left[0].status, left[0].fault
+        except (Fenced, StoreUnavailable, StoreFull):
             raise
         except RomaError as error:
             status, fault = RunStatus.FAILED, error.fault
@@ -225,27 +262,32 @@ class Coordinator:
         report = estimate.report(planned, run.config, _prices(run.config))
         return Solved(root, key, Outcome(status=NodeStatus.COMPLETED, value=report, warnings=planned.warnings))
 
-    async def _watch(self, lease: Lease, solving: asyncio.Task[Solved], asked: list[RomaError]) -> None:
-        """Stop the work when the lease is lost or somebody asks for it."""
-
-        async def fenced() -> RomaError:
-            await lease.lost.wait()
-            return Fenced(f"run {lease.run_id} was taken over by another process")
-
-        async def cancelled() -> RomaError:
-            async for message in self._log.messages(lease):
-                if message.kind == "cancel":
-                    return Cancelled(str(message.payload.get("reason") or "the run was cancelled"))
-            return await fenced()
-
-        waiting = [asyncio.ensure_future(fenced()), asyncio.ensure_future(cancelled())]
+    async def _watch(self, run: Run, lease: Lease, solving: asyncio.Task[Solved], left: list[_Leave]) -> None:
+        """Stop the work when the run has to be left: somebody asks for it, only people can go on, the log is lost."""
+        reasons = [
+            asyncio.create_task(self._read_mail(run, lease)),
+            asyncio.create_task(_only_people(run)),
+            asyncio.create_task(_log_lost(lease)),
+        ]
         try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            asked.append(done.pop().result())
+            done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            left.append(done.pop().result())
             solving.cancel()
         finally:
-            for task in waiting:
+            for task in reasons:
                 task.cancel()
+
+    async def _read_mail(self, run: Run, lease: Lease) -> _Leave:
+        async for message in self._log.messages(lease):
+            match message.kind:
+                case "cancel":
+                    reason = str(message.payload.get("reason") or "the run was cancelled")
+                    return _Leave(status=RunStatus.CANCELLED, fault=Cancelled(reason).fault)
+                case "approve":
+                    await run.approvals.answer(message.payload)
+                case _:
+                    run.warn(f"a message of the unknown kind {message.kind!r} was left aside")
+        return await _log_lost(lease)
 
     @contextlib.asynccontextmanager
     async def _session(self, run: Run, resolved: ResolvedModels) -> AsyncGenerator[None]:
@@ -257,7 +299,12 @@ class Coordinator:
             keys=resolved.keys,
             answer_schema=run.state.answer_schema,
         )
-        session = Session(id=run.run_id, setup=entry.open_session, argument=argument, teardown=entry.close_session)
+        session = Session(
+            id=run.run_id,
+            setup=entry.open_session,
+            argument=argument,
+            teardown=entry.close_session,
+        )
         await self._backend.open_session(session)
         try:
             yield
@@ -280,6 +327,42 @@ class Coordinator:
                 server = await self._exit.enter_async_context(LocalServer(path))
                 self._local[name] = server.base_url
         return with_local_endpoint(resolved, self._local[name])
+
+
+def _definition(config: Config, stored: dict[str, Json]) -> dict[str, Json]:
+    """What a run's first event says of how it is done."""
+    shaped_by = fingerprint(config)
+    return {"version": shaped_by["version"], "config": stored, "fingerprint": shaped_by}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leave:
+    """Why a run is left before its work is done: with a state of its own, or because of an error."""
+
+    status: RunStatus = RunStatus.INTERRUPTED
+    fault: Fault | None = None
+    error: RomaError | None = None
+
+
+async def _only_people(run: Run) -> _Leave:
+    await run.approvals.only_people()
+    return _Leave(status=RunStatus.WAITING)
+
+
+async def _log_lost(lease: Lease) -> _Leave:
+    await lease.lost.wait()
+    return _Leave(error=Fenced(f"run {lease.run_id} was taken over by another process"))
+
+
+def _dead_letter(state: RunState) -> DeadLettered:
+    """The fault of a run that is given up, with the steps that were open when its process died."""
+    steps = ", ".join(
+        node.id for node in state.nodes.values() if node.status is NodeStatus.RUNNING and not node.children
+    )
+    return DeadLettered(
+        f"the process of run {state.run_id} died {state.recoveries} times in a row without getting further"
+        + (f"; at work were: {steps}" if steps else "")
+    )
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -16,6 +16,7 @@ def reopen(state: RunState, payload: Mapping[str, Json]) -> None:
     state.recoveries = 0
     state.losses.clear()
     state.fingerprint = payload.get("fingerprint", state.fingerprint)
+    state.config = payload.get("config", state.config)
     anew = {key.node_id for key, outcome in state.outcomes.items() if worth_another_try(outcome)}
     given_anew, put_together_anew = downstream(state, anew)
     for node_id in [n for n in state.nodes if any(is_below(n, top) for top in given_anew)]:

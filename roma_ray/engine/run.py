@@ -1,6 +1,7 @@
 """One durable run: what `step` adds to a node task, layer by layer.
 
-    step                a step whose outcome is in the log is not done again
+    step                an outcome that a person has to approve counts once that was done
+    _recorded           a step whose outcome is in the log is not done again
     _once_per_work      identical atomic work is done once
     _within_limits      budget, deadlines, a place among those in flight, and doing less before stopping
     _with_workers       a lost worker or input is replaced
@@ -21,12 +22,13 @@ from roma_ray import clock, faults
 from roma_ray.cluster.backend import Backend, InputLost, Task
 from roma_ray.config import Config
 from roma_ray.engine import brief, entry, outcomes
+from roma_ray.engine.approvals import Approvals
 from roma_ray.engine.budget import Pool, Reservation, WorstCase
 from roma_ray.engine.context import CHARS_PER_TOKEN, in_groups
 from roma_ray.engine.places import Places, places_per_worker
 from roma_ray.engine.plan import same_goal
 from roma_ray.engine.request import StepRequest
-from roma_ray.engine.state import Node, RunState
+from roma_ray.engine.state import ROOT, ApprovalKind, Node, RunState
 from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import apply
 from roma_ray.errors import (
@@ -103,12 +105,16 @@ class Run:
         self._references: dict[StepKey, Any] = {}
         self._inputs: dict[StepKey, Sequence[Solved]] = {}
         self._work: dict[tuple[Any, ...], tuple[StepKey, asyncio.Future[Outcome | None]]] = {}
+        self.approvals = Approvals(state, self._append, self._has_mail)
 
     # ---- what the solver asks ----------------------------------------------------------------------------------
 
     def revisions(self, node: Node) -> Iterable[int]:
-        """0, and as many more as limits.max_revisions allows."""
-        return range(self.config.limits.max_revisions + 1)
+        """0, and as many more as limits.max_revisions allows; what a person sends back does not count."""
+        revision = 0
+        while revision <= self.config.limits.max_revisions + self.state.rejections(node.id):
+            yield revision
+            revision += 1
 
     def children(self, parent: Node, revision: int) -> list[Node]:
         """The nodes of a plan that a descend step of `parent` brought, in plan order."""
@@ -120,16 +126,15 @@ class Run:
 
     async def step(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
         """Do one step, or return what the log has of it. Raises only what ends the whole run."""
-        recorded = self.state.outcomes.get(key)
-        if recorded is not None:
-            self._inputs[key] = inputs
-            self._remember_work(key, inputs, recorded)
-            return recorded
-        self._inputs[key] = inputs
-        if key.kind == "ascend" and not any(solved.outcome.has_value for solved in inputs):
-            self.pool.take_held(key.node_id)
-            return await self._commit(key, self._nothing_came_out(key, inputs))
-        return await self._once_per_work(key, inputs)
+        with self.approvals.at_work():
+            outcome = await self._recorded(key, inputs)
+        kind = self._approval_kind(key, outcome)
+        if kind is not None:
+            return await self._approved(key, outcome, kind)
+        if key in self.state.approvals:
+            # Asked for before the run was resumed with approve=off.
+            await self.approvals.answer({"step": str(key), "verdict": "approve", "words": "approve=off"})
+        return outcome
 
     async def skip(self, node: Node, needed: Sequence[Solved]) -> Solved:
         """Record that nothing which `node` depends on came out; no call is made."""
@@ -138,7 +143,8 @@ class Run:
         if outcome is None:
             names = ", ".join(solved.node.id for solved in needed)
             fault = AllChildrenFailed(f"nothing it depends on came out ({names})").fault
-            outcome = await self._commit(key, Outcome(status=NodeStatus.SKIPPED, fault=fault))
+            with self.approvals.at_work():
+                outcome = await self._commit(key, Outcome(status=NodeStatus.SKIPPED, fault=fault))
         return Solved(node, key, outcome)
 
     async def value(self, solved: Solved) -> Json:
@@ -160,6 +166,34 @@ class Run:
         return await self.value(solved)
 
     # ---- the layers of a step ----------------------------------------------------------------------------------
+
+    def _approval_kind(self, key: StepKey, outcome: Outcome) -> ApprovalKind | None:
+        """What a person has to say of this outcome, None where nobody is asked."""
+        approve = self.config.approve
+        if approve == "plan" and outcome.plan is not None:
+            return None if self.plan_only else "plan"
+        is_final = key.node_id == ROOT and outcome.has_value and outcome.accepted
+        return "final" if approve == "final" and is_final and not self.plan_only else None
+
+    async def _approved(self, key: StepKey, outcome: Outcome, kind: ApprovalKind) -> Outcome:
+        approved = await self.approvals.word_on(key, kind)
+        if approved is not outcome:
+            self._references.pop(key, None)
+            if approved.plan is None:
+                self.pool.take_held(key.node_id)
+        return approved
+
+    async def _recorded(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
+        self._inputs[key] = inputs
+        recorded = self.state.outcomes.get(key)
+        if recorded is not None:
+            self._remember_work(key, inputs, recorded)
+            self._hold_for_aggregator(key, recorded)
+            return recorded
+        if key.kind == "ascend" and not any(solved.outcome.has_value for solved in inputs):
+            self.pool.take_held(key.node_id)
+            return await self._commit(key, self._nothing_came_out(key, inputs))
+        return await self._once_per_work(key, inputs)
 
     async def _once_per_work(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
         work = self._work_of(key, inputs)
@@ -203,8 +237,7 @@ class Run:
             outcome = outcomes.degraded(outcome, limit)
         if key.kind == "ascend" and (cut := self.state.outcomes[key._replace(kind="descend")].limit_reached):
             outcome = outcomes.of_a_cut_plan(outcome, cut)
-        if outcome.plan is not None:
-            self.pool.hold(node.id, self._worst_case.of_aggregator(node.task_type))
+        self._hold_for_aggregator(key, outcome)
         await self._commit(key, outcome)
         if key.kind == "ascend" and outcome.accepted:
             self._let_go(inputs)
@@ -352,6 +385,9 @@ class Run:
         """Write an event of the run as a whole; the future is done when it is committed."""
         return self._append(kind, "", payload)
 
+    async def _has_mail(self) -> bool:
+        return bool(await self._log.pending(self.run_id))
+
     def ran_s(self) -> float:
         """Running time of this process so far."""
         return clock.mono_s() - self._started_s
@@ -454,6 +490,12 @@ class Run:
         except LimitReached:
             # Without a call the task still joins what the children brought: work done is never thrown away.
             return self.pool.nothing()
+
+    def _hold_for_aggregator(self, key: StepKey, outcome: Outcome) -> None:
+        """Keep one call for what the children of a plan will bring, until their ascend step reserves for itself."""
+        if outcome.plan is not None and key._replace(kind="ascend") not in self.state.outcomes:
+            task_type = self.state.nodes[key.node_id].task_type
+            self.pool.hold(key.node_id, self._worst_case.of_aggregator(task_type))
 
     def _time_left_s(self, key: StepKey) -> float:
         grace = self.config.limits.run_timeout_s * _ASCEND_GRACE if key.kind == "ascend" else 0.0

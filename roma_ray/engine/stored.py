@@ -16,3 +16,10 @@ def value_store(config: StorageConfig, run_id: str) -> ValueStore:
     from roma_ray.storage.values import ValueStore
 
     return ValueStore(config.base_path, run_id)
+
+
+def remove_run(config: StorageConfig, run_id: str) -> None:
+    """Remove the execution folder of a run, with its values; nothing happens where there is none."""
+    from roma_ray.storage.values import ValueStore
+
+    ValueStore(config.base_path, run_id).remove_all()

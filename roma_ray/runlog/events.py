@@ -17,7 +17,7 @@ class EventType(StrEnum):
     RUN_STARTED = "run.started"
     """goal, day, version, config (no secrets), files, fingerprint; forked_from where another run was its beginning"""
     RUN_REOPENED = "run.reopened"
-    """limits and other settings given anew on resume"""
+    """config and fingerprint that hold from now on; changes: what differs from those before, in words"""
     LEASE_TAKEN = "lease.taken"
     """owner: host, pid; the first event of every epoch after the first"""
     STEP_STARTED = "step.started"

@@ -82,6 +82,13 @@ class ValueStore:
             raise ValueLost(f"the stored value {handle.path} is damaged")
         return _from_table(handle.kind, pq.read_table(pa.BufferReader(data)))
 
+    def remove_all(self) -> None:
+        """Remove the execution folder of this run, and everything in it. Raises as `put` does."""
+        folder = f"{self._root}/executions/{self._run_id}"
+        with self._refusals_of(f"executions/{self._run_id}"):
+            if self._files.exists(folder):
+                self._files.rm(folder, recursive=True)
+
     @contextmanager
     def _refusals_of(self, path: str) -> Generator[None]:
         try:

@@ -1,0 +1,172 @@
+"""Solve a goal, go on with a run, do a part of one anew."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from roma_ray.api.answer_schema import answer_schema
+from roma_ray.api.shared import coordinator_of
+from roma_ray.config import Config, Loaded, load_config, storable
+from roma_ray.config.overrides import is_utf8
+from roma_ray.engine.background import run_sync
+from roma_ray.engine.coordinator import Say, stored_result
+from roma_ray.engine.definition import changes, fingerprint
+from roma_ray.engine.fork import Cut
+from roma_ray.engine.result import Result
+from roma_ray.engine.run import OnEvent
+from roma_ray.engine.state import RunState
+from roma_ray.errors import DefinitionChanged, UsageError, ValueLost
+from roma_ray.lm.providers import resolve_models
+from roma_ray.types import Json, RunStatus
+
+_OF_ONE_PROCESS = (
+    "cluster",
+    "files",
+    "goal",
+    "goal_file",
+    "log",
+    "on_change",
+    "output",
+    "record",
+    "resume",
+    "traceback",
+)
+"""Settings that hold for the process that was given them, not for the run."""
+
+
+def _quiet(line: str) -> None:
+    """Nobody wants to hear it."""
+
+
+async def asolve(
+    goal: str,
+    *,
+    overrides: Sequence[str] = (),
+    config: Config | None = None,
+    files: Sequence[Path] = (),
+    on_event: OnEvent | None = None,
+    say: Say = _quiet,
+) -> Result:
+    """Solve `goal` and return how it went; a failed or partial run is a result, not an exception.
+
+    `overrides` are Hydra overrides such as `"limits.max_depth=2"`; `config`, a loaded config, takes their place.
+    `on_event` is called on this loop with every event of the run, `say` with lines for a person to read while waiting.
+    Raises UserError for what is wrong before the first call, Fenced and StoreUnavailable when the run had to be left
+    (it can be resumed); cancelling leaves it interrupted.
+    """
+    loaded = _loaded(overrides, config)
+    config = loaded.config
+    if not goal.strip():
+        raise UsageError("the goal is empty", cure='give one: goal="…"')
+    if not is_utf8(goal):
+        raise UsageError("the goal is not UTF-8 text", cure="give it in UTF-8")
+    resolved = resolve_models(config, loaded.environ)
+    schema = answer_schema(config.answer)
+    async with coordinator_of(config, say) as coordinator:
+        return await coordinator.solve(
+            goal,
+            resolved,
+            answer_schema=schema,
+            stored=storable(resolved.config),
+            files=tuple(files) or config.files,
+            on_event=on_event,
+        )
+
+
+async def aresume(
+    run_id: str, *, overrides: Sequence[str] = (), on_event: OnEvent | None = None, say: Say = _quiet
+) -> Result:
+    """Go on with the run that `run_id`, or a unique prefix of an id, names; a completed one gives its result at once.
+
+    It uses the config it was started with; `overrides` may give limits, approve, keys, cluster and runlog anew. Where
+    anything else differs, or the version or code behind it, `on_change` says what becomes of it: DefinitionChanged
+    (`refuse`), a new run that keeps what is done (`fork`), or the same run with the change (`accept`). Raises
+    RunNotFound, RunHeld while another process has it, and what `asolve` raises.
+    """
+    here = load_config(overrides)
+    async with coordinator_of(here.config, say) as coordinator:
+        run_id = await coordinator.find(run_id)
+        state = await coordinator.read(run_id)
+        loaded = load_config(overrides, base=state.config)
+        config, stored = loaded.config, storable(loaded.config)
+        changes = _changes(state, config)
+        if changes and config.on_change == "refuse":
+            raise DefinitionChanged("; ".join(changes))
+        resolved = resolve_models(config, loaded.environ)
+        if changes and config.on_change == "fork":
+            return await coordinator.fork(run_id, resolved, stored=stored, cut=None, on_event=on_event)
+        if state.status is RunStatus.COMPLETED:
+            # A stored value that is lost is made anew below, from the recorded answers.
+            with contextlib.suppress(ValueLost):
+                return await stored_result(state, config)
+        reopened: dict[str, Json] | None = None
+        limits_changed = any(state.config.get(name) != stored.get(name) for name in ("limits", "approve"))
+        if state.status.is_end or changes or limits_changed:
+            kept = {name: state.config[name] for name in _OF_ONE_PROCESS if name in state.config}
+            new = {name: value for name, value in stored.items() if name not in _OF_ONE_PROCESS}
+            reopened = {"changes": changes, "config": {**kept, **new}, "fingerprint": fingerprint(config)}
+        return await coordinator.resume(run_id, resolved, reopened=reopened, on_event=on_event)
+
+
+async def rerun(
+    run_id: str,
+    *,
+    node: str,
+    goal: str | None = None,
+    overrides: Sequence[str] = (),
+    on_event: OnEvent | None = None,
+    say: Say = _quiet,
+) -> Result:
+    """Do a run anew from one node of its tree, as a new run that keeps everything which is not downstream of it.
+
+    Downstream are the node and all below it, whatever depends on it, and how its ancestors put things together. `goal`
+    takes the place of the node's goal, `overrides` of settings. What is kept costs nothing. Raises RunNotFound,
+    UsageError for a node that the present tree has not, and what `asolve` raises.
+    """
+    here = load_config(overrides)
+    async with coordinator_of(here.config, say) as coordinator:
+        run_id = await coordinator.find(run_id)
+        state = await coordinator.read(run_id)
+        loaded = load_config(overrides, base=state.config)
+        resolved = resolve_models(loaded.config, loaded.environ)
+        cut = Cut(node_id=node, goal=goal or "")
+        return await coordinator.fork(run_id, resolved, stored=storable(resolved.config), cut=cut, on_event=on_event)
+
+
+def solve(
+    goal: str,
+    *,
+    overrides: Sequence[str] = (),
+    config: Config | None = None,
+    files: Sequence[Path] = (),
+    on_event: OnEvent | None = None,
+    say: Say = _quiet,
+) -> Result:
+    """`asolve` for code without a loop: runs on one background loop, where `on_event` and `say` are called too.
+
+    The cluster stays up between calls, until the process ends.
+    """
+    return run_sync(asolve(goal, overrides=overrides, config=config, files=files, on_event=on_event, say=say))
+
+
+def resume(run_id: str, *, overrides: Sequence[str] = (), on_event: OnEvent | None = None, say: Say = _quiet) -> Result:
+    """`aresume` for code without a loop."""
+    return run_sync(aresume(run_id, overrides=overrides, on_event=on_event, say=say))
+
+
+def _loaded(overrides: Sequence[str], config: Config | None) -> Loaded:
+    if config is None:
+        return load_config(overrides)
+    if overrides:
+        raise UsageError("give either overrides or a config, not both", cure="put the overrides into load_config()")
+    return Loaded(config=config, sources={}, environ=os.environ)
+
+
+def _changes(state: RunState, config: Config) -> list[str]:
+    """In which respects a stored run's definition is not the present one, in words."""
+    # Runs of the first format did not write their sources down.
+    before = state.fingerprint or {**fingerprint(config), "version": state.version}
+    return changes(state.config, config, before, fingerprint(config))
