@@ -1,12 +1,11 @@
-"""The tables of the run log, and the steps that bring a database of any older version up to them."""
+"""The tables of the run log, the same in every database; what a database needs besides stands in its own file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sqlalchemy import (
+    DDL,
+    BigInteger,
     Column,
-    Connection,
     Float,
     Index,
     Integer,
@@ -15,28 +14,29 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    insert,
-    inspect,
-    select,
-    update,
+    event,
 )
 
-from roma_ray.errors import ConfigError
+# SQLite numbers rows by themselves only where the type is called INTEGER; that has 64 bits there anyway.
+_Number = BigInteger().with_variant(Integer(), "sqlite")
+# Ids are compared byte by byte, so that an index can look for how they begin.
+_Id = String().with_variant(String(collation="C"), "postgresql")
 
 metadata = MetaData()
 
 runs = Table(
     "runs",
     metadata,
-    Column("run_id", String, primary_key=True),
+    Column("run_id", _Id, primary_key=True),
     Column("goal", Text, nullable=False),
     Column("status", String, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("ended_at", Float),
-    # The lease: who holds the run. A new epoch and token for every taking; expired at 0 when it was given up.
+    # The lease: who holds the run. A new epoch and token for every taking; lapsed at 0 when it was given up.
     Column("epoch", Integer, nullable=False),
     Column("lease_token", String, nullable=False),
-    Column("lease_expires_at", Float, nullable=False),
+    # Seconds of the database's lease clock, which means nothing to people; `lease_since_at` is wall-clock time.
+    Column("lease_until_s", Float, nullable=False),
     Column("lease_since_at", Float, nullable=False),
     Column("owner_host", String, nullable=False),
     Column("owner_boot", String, nullable=False),
@@ -48,8 +48,8 @@ runs = Table(
 events = Table(
     "events",
     metadata,
-    Column("run_id", String, primary_key=True),
-    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("run_id", _Id, primary_key=True),
+    Column("seq", _Number, primary_key=True, autoincrement=False),
     Column("epoch", Integer, nullable=False),
     Column("time_s", Float, nullable=False),
     Column("type", String, nullable=False),
@@ -60,8 +60,8 @@ events = Table(
 inbox = Table(
     "inbox",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("run_id", String, nullable=False),
+    Column("id", _Number, primary_key=True),
+    Column("run_id", _Id, nullable=False),
     Column("time_s", Float, nullable=False),
     Column("kind", String, nullable=False),
     Column("token", String, nullable=False, unique=True),
@@ -71,29 +71,6 @@ inbox = Table(
     sqlite_autoincrement=True,
 )
 
-_versions = Table("runlog_version", MetaData(), Column("version", Integer, nullable=False))
-
-_STEPS: tuple[Callable[[Connection], None], ...] = (metadata.create_all,)
-"""Step n makes version n of n - 1. A step that was released never changes what it does."""
-
-
-def migrate(connection: Connection) -> None:
-    """Bring the tables up to this version inside the open transaction, which must exclude other writers.
-
-    Raises ConfigError when a newer version of the package has written the database.
-    """
-    done = 0
-    if inspect(connection).has_table(_versions.name):
-        done = connection.execute(select(_versions.c.version)).scalar_one()
-    else:
-        _versions.create(connection)
-        connection.execute(insert(_versions).values(version=0))
-    if done > len(_STEPS):
-        raise ConfigError(
-            f"the run log has version {done}, this roma_ray knows {len(_STEPS)}",
-            cure="upgrade roma_ray, or give another runlog.url",
-        )
-    for step in _STEPS[done:]:
-        step(connection)
-    if done < len(_STEPS):
-        connection.execute(update(_versions).values(version=len(_STEPS)))
+# Payloads are compressed already.
+_keep_as_it_is = DDL("ALTER TABLE events ALTER COLUMN payload SET STORAGE EXTERNAL")
+event.listen(events, "after_create", _keep_as_it_is.execute_if(dialect="postgresql"))

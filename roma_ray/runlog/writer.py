@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,18 +13,17 @@ from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from roma_ray import faults
 from roma_ray.clock import mono_s, now_s
 from roma_ray.errors import RomaError, StoreUnavailable
-from roma_ray.runlog.appends import Appends, EventRow
-from roma_ray.runlog.codec import decode, encode
+from roma_ray.runlog.appends import EventRow, Holding
+from roma_ray.runlog.codec import encode
 from roma_ray.runlog.database import Database, cause_of
 from roma_ray.runlog.events import NewEvent
-from roma_ray.runlog.lease import Lease, fenced, give_up, renew
-from roma_ray.runlog.schema import inbox
-from roma_ray.types import Json
+from roma_ray.runlog.inbox import InboxMessage, waiting
+from roma_ray.runlog.lease import Lease, Leases, fenced
 
 T = TypeVar("T")
 
@@ -32,16 +31,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_BATCH = 2000
 _POLL_S = 0.5
 _BEATS_PER_TTL = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InboxMessage:
-    """What another process sent to the coordinator of a run; `id` grows with time and never comes back."""
-
-    id: int
-    time_s: float
-    kind: str
-    payload: dict[str, Json]
+_NEXT_BEAT_AFTER_A_FAILED_ONE_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,6 +44,8 @@ class Held:
     broken: Exception | None = None
     """Why nothing can be appended any more. An append after a failed one would leave a gap in the story."""
     mailbox: asyncio.Queue[InboxMessage | None] | None = None
+    is_sure: bool = False
+    """Whether the database is known to hold every event so far, as it may not after the connection was lost."""
     delivered_id: int = 0
     """The last message that was put into the mailbox."""
     given_id: int = 0
@@ -91,15 +83,16 @@ class Writer:
     `stop` before the database is disposed. A lease is renewed three times within `ttl_s`.
     """
 
-    def __init__(self, database: Database, ttl_s: float) -> None:
+    def __init__(self, database: Database, leases: Leases, ttl_s: float) -> None:
         self._database = database
+        self._leases = leases
         self._ttl_s = ttl_s
-        self._appends = Appends(database.engine)
         self._integrity_error: type[Exception] = database.engine.dialect.loaded_dbapi.IntegrityError
         self._connection: Connection | None = None
         self._held: dict[Lease, Held] = {}
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._closed = False
+        self._is_deaf = False
         self._next_beat_mono_s = self._next_poll_mono_s = 0.0
         self._thread = threading.Thread(target=self._work, name="roma_ray-runlog", daemon=True)
         self._thread.start()
@@ -168,22 +161,28 @@ class Writer:
         return jobs
 
     @contextmanager
-    def _transaction(self) -> Generator[Connection]:
+    def _connected(self) -> Generator[Connection]:
         if self._connection is None:
             self._connection = self._database.engine.connect()
         try:
-            with self._connection.begin():
-                yield self._connection
+            yield self._connection
         except self._database.errors:
             # Nobody knows what state it is in.
             self._drop_connection()
             raise
+
+    @contextmanager
+    def _transaction(self) -> Generator[Connection]:
+        with self._connected() as connection, connection.begin():
+            yield connection
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.invalidate()
             connection.close()
+        for held in self._held.values():
+            held.is_sure = False
 
     # ---- appending
 
@@ -195,11 +194,9 @@ class Writer:
                 refused = self._database.patiently(lambda failures: self._commit(batch, is_retry=failures > 0))
             except Exception as error:
                 # Even a bug of ours must be answered: a future that never ends would hang its run.
-                for job in batch:
-                    job.held.broken = error
-            else:
-                for held in refused:
-                    self._lose(held)
+                refused = dict.fromkeys((job.held for job in batch), error)
+            for held, reason in refused.items():
+                self._lose(held) if reason is None else _break(held, reason)
         # Anything committed under a lease that is broken by now was refused as a whole.
         answers += [(job.future, job.held.broken or job.rows[-1].seq) for job in batch]
         _deliver(answers)
@@ -223,31 +220,31 @@ class Writer:
         held.next_seq += len(job.rows)
         return True
 
-    def _commit(self, batch: Sequence[_Append], *, is_retry: bool) -> set[Held]:
-        """Commit the batch; returns the holders that were found to be fenced, of whom nothing was written."""
-        try:
-            return self._commit_once(batch, is_retry=is_retry)
-        except self._integrity_error:
-            return self._commit_once(batch, is_retry=True)
-
-    def _commit_once(self, batch: Sequence[_Append], *, is_retry: bool) -> set[Held]:
-        rows: dict[Held, list[EventRow]] = {}
+    def _commit(self, batch: Sequence[_Append], *, is_retry: bool) -> Mapping[Held, Exception | None]:
+        """Commit the batch; returns those of whom nothing was written with the reason, None when they are fenced."""
+        holders: dict[Holding, Held] = {}
+        rows: dict[Holding, list[EventRow]] = {}
         for job in batch:
-            rows.setdefault(job.held, []).extend(job.rows)
-        with self._transaction() as connection:
-            # The check and the rows stand in one transaction, so that a holder that slept cannot write behind a taker.
-            epochs = self._appends.epochs(connection, {held.lease.run_id for held in rows})
-            refused = {held for held in rows if epochs[held.lease.run_id] != held.lease.epoch}
-            if is_retry:
-                for held in rows.keys() - refused:
-                    present = self._appends.present(connection, rows[held])
-                    if any(present.get((row.run_id, row.seq), row) != row for row in rows[held]):
-                        refused.add(held)
-                    rows[held] = [row for row in rows[held] if (row.run_id, row.seq) not in present]
-            self._appends.insert(connection, [row for held in rows.keys() - refused for row in rows[held]])
-            faults.hit("runlog.before_commit")
+            holding = (job.held.lease.run_id, job.held.lease.epoch)
+            holders[holding] = job.held
+            rows.setdefault(holding, []).extend(job.rows)
+        torn: set[Holding] = set()
+        if is_retry or not all(held.is_sure for held in holders.values()):
+            refused, torn = self._commit_again(rows)
+        else:
+            try:
+                with self._connected() as connection:
+                    refused = self._database.appends.commit(connection, rows)
+            except self._integrity_error:
+                refused, torn = self._commit_again(rows)
         faults.hit("runlog.after_commit")
-        return refused
+        for held in holders.values():
+            held.is_sure = True
+        return {holders[one]: None for one in refused} | {holders[one]: _torn(one) for one in torn}
+
+    def _commit_again(self, rows: dict[Holding, list[EventRow]]) -> tuple[set[Holding], set[Holding]]:
+        with self._connected() as connection:
+            return self._database.appends.commit_again(connection, rows)
 
     # ---- everything else
 
@@ -268,39 +265,42 @@ class Writer:
 
     def _beat_and_poll(self) -> None:
         if mono_s() >= self._next_beat_mono_s:
-            self._beat()
-            self._next_beat_mono_s = mono_s() + self._ttl_s / _BEATS_PER_TTL
+            between_s = self._ttl_s / _BEATS_PER_TTL
+            wait_s = between_s if self._beat() else min(between_s, _NEXT_BEAT_AFTER_A_FAILED_ONE_S)
+            self._next_beat_mono_s = mono_s() + wait_s
         if mono_s() >= self._next_poll_mono_s:
             self._poll()
             self._next_poll_mono_s = mono_s() + _POLL_S
 
-    def _beat(self) -> None:
+    def _beat(self) -> bool:
+        """Renew every lease; False when that was not possible."""
         try:
             with self._transaction() as connection:
-                lost = renew(connection, list(self._held), self._ttl_s)
+                lost = self._leases.renew(connection, list(self._held))
         except self._database.errors as error:
-            # The next beat comes well before the lease ends.
-            _log.warning("a lease could not be renewed: %s", cause_of(error))
-            return
+            _log.warning("the leases could not be renewed: %s", cause_of(error))
+            return False
         for lease in lost:
             self._lose(self._held[lease])
+        return True
 
     def _poll(self) -> None:
         listening = {held.lease.run_id: held for held in self._held.values() if held.mailbox is not None}
         if not listening:
             return
-        query = select(inbox).where(inbox.c.run_id.in_(listening)).order_by(inbox.c.id)
         try:
             with self._database.reader.connect() as connection:
-                rows = connection.execute(query).all()
+                mail = waiting(connection, listening)
         except self._database.errors as error:
-            _log.warning("the inbox could not be read: %s", cause_of(error))
+            if not self._is_deaf:
+                _log.warning("the inbox cannot be read: %s", cause_of(error))
+            self._is_deaf = True
             return
-        for row in rows:
-            held = listening[row.run_id]
-            if row.id > held.delivered_id:
-                held.delivered_id = row.id
-                message = InboxMessage(id=row.id, time_s=row.time_s, kind=row.kind, payload=decode(row.payload))
+        self._is_deaf = False
+        for run_id, message in mail:
+            held = listening[run_id]
+            if message.id > held.delivered_id:
+                held.delivered_id = message.id
                 _post(held, message)
 
     def _forget(self, held: Held, reason: RomaError) -> None:
@@ -309,20 +309,35 @@ class Writer:
         _post(held, None)
 
     def _lose(self, held: Held) -> None:
-        self._forget(held, fenced(held.lease))
+        reason = fenced(held.lease)
+        _break(held, reason)
+        self._forget(held, reason)
         _on(held.loop, held.lease.lost.set)
 
     def _give_everything_up(self) -> None:
         for held in list(self._held.values()):
             try:
                 with self._transaction() as connection:
-                    give_up(connection, held.lease, None)
+                    self._leases.give_up(connection, held.lease, None)
             except (RomaError, *self._database.errors) as error:
                 # It ends by itself.
-                _log.warning("the lease on run %s could not be given up: %s", held.lease.run_id, error)
+                _log.warning("the lease on run %s could not be given up: %s", held.lease.run_id, cause_of(error))
             self._forget(held, StoreUnavailable("the run log is closed"))
         if self._connection is not None:
             self._connection.close()
+
+
+def _break(held: Held, reason: Exception) -> None:
+    if held.broken is None:
+        held.broken = reason
+        _on(held.loop, _fail, held.lease.failed, reason)
+
+
+def _torn(holding: Holding) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the database lost events of run {holding[0]} that it had committed",
+        cure="resume the run; runlog.durability=power keeps events when the database's machine fails",
+    )
 
 
 _Answer = tuple[asyncio.Future[Any], Any]
@@ -338,14 +353,17 @@ def _deliver(answers: Iterable[_Answer]) -> None:
 
 def _settle(answers: Sequence[_Answer]) -> None:
     for future, answer in answers:
-        if future.done():
-            continue
         if isinstance(answer, Exception):
-            future.set_exception(answer)
-            # Asked for once, so that asyncio doesn't complain about a future that nobody awaits.
-            future.exception()
-        else:
+            _fail(future, answer)
+        elif not future.done():
             future.set_result(answer)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        # Asked for once, so that asyncio doesn't complain about a future that nobody awaits.
+        future.exception()
 
 
 def _post(held: Held, message: InboxMessage | None) -> None:

@@ -17,7 +17,7 @@ from roma_ray.errors import Fenced, RunHeld, RunNotFound, StoreUnavailable, Usag
 from roma_ray.runlog.events import EventType, NewEvent
 from roma_ray.runlog.log import RunLog
 from roma_ray.runlog.schema import events
-from roma_ray.runlog.writer import InboxMessage
+from roma_ray.runlog.inbox import InboxMessage
 from roma_ray.types import RunStatus
 from tests.runlog.conftest import OpenLog
 

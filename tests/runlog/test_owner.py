@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from roma_ray.runlog.lease import Owner, is_dead, start_of, this_process
+from roma_ray.runlog.owner import Owner, is_dead, start_of, this_process
 
 
 @pytest.fixture
