@@ -157,7 +157,10 @@ class RunHeld(UserError):
 class DefinitionChanged(UserError):
     """A resume was given something that differs from what the run was started with."""
 
-    code, default_cure = "R0109", "resume without it, or start a new run"
+    code, default_cure = (
+        "R0109",
+        "resume without the change, or with on_change=fork (a new run that keeps what is done) or on_change=accept",
+    )
 
 
 class PriceUnknown(UserError):

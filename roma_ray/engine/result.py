@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import orjson
 
 from roma_ray import clock
-from roma_ray.engine.state import Node, RunState
+from roma_ray.engine.state import Approval, Node, RunState
 from roma_ray.errors import BY_CODE, RomaError
 from roma_ray.types import Fault, Json, Outcome, RunStatus, Usage
 
@@ -65,10 +65,32 @@ class Result:
             "warnings": list(self.warnings),
             "limit_reached": self.limit_reached or None,
             "error": fault_document(self.fault),
+            "approvals": approvals_document(self.state),
             "usage": self.usage.as_dict(),
             "wall_s": round(self.wall_s, 3),
             "tree": self.tree,
         }
+
+
+def approvals_document(state: RunState) -> list[dict[str, Json]]:
+    """What the run waits for a person to say: `id`, `kind`, the node with its goal, and the plan or the answer."""
+    return [_approval_document(state, approval) for approval in state.open_approvals]
+
+
+def _approval_document(state: RunState, approval: Approval) -> dict[str, Json]:
+    outcome = state.outcomes[approval.key]
+    return {
+        "id": str(approval.key),
+        "kind": approval.kind,
+        "node": approval.key.node_id,
+        "goal": state.nodes[approval.key.node_id].goal,
+        "asked_at": clock.iso(approval.asked_at),
+        "plan": [
+            {"goal": task.goal, "task_type": task.task_type.value, "depends_on": list(task.depends_on)}
+            for task in (outcome.plan.tasks if outcome.plan else ())
+        ],
+        "output": _shown(outcome),
+    }
 
 
 def fault_document(fault: Fault | None) -> dict[str, Json] | None:

@@ -48,7 +48,7 @@ class Driver:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**os.environ, "ROMA_RAY_HOME": str(home)},
+                env={**os.environ, "ROMA_RAY_HOME": str(home), **environ},
                 start_new_session=True,
             )
 
