@@ -50,7 +50,13 @@ class LmConfig(_Section):
     timeout_s: Seconds = 120.0
     max_retries: Annotated[int, Field(ge=0)] = 5
     max_concurrency: Count = 64
-    """Requests open at once per worker process and provider."""
+    """Requests open at once at one provider, in the whole cluster; fewer for a while after it refused one (429)."""
+    requests_per_minute: Count | None = None
+    """Of one provider, in the whole cluster."""
+    tokens_per_minute: Count | None = None
+    """Of one provider, in the whole cluster; an open request counts with its longest answer."""
+    hedge: bool = False
+    """Ask a second time when an answer takes longer than 95 % of those before; the first answer counts."""
     fallbacks: tuple[str, ...] = ()
     """Models to try in order when the first cannot be reached."""
     price: Price | None = None
@@ -203,8 +209,9 @@ class StorageConfig(_Section):
 
 
 class RunlogConfig(_Section):
-    url: str
-    """`sqlite:///PATH`."""
+    # Not shown where the config is: it may hold a password.
+    url: str = Field(repr=False)
+    """`sqlite:///PATH`, `postgresql://USER:PASSWORD@HOST/DATABASE` or `memory://`."""
     durability: Literal["power", "process"] = "power"
     """`power` survives a power cut (fsync), `process` a kill."""
     prompts: Literal["full", "hash"] = "full"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import defaultdict
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
@@ -14,12 +15,15 @@ from dspy.lm15 import Request, Response
 
 from roma_ray.config import LmConfig, Role
 from roma_ray.errors import ContextTooLong
+from roma_ray.lm.call import Target
 from roma_ray.lm.cost import Meter, metadata, price_at
 from roma_ray.lm.endpoint import Endpoint, endpoints_of
 from roma_ray.lm.engines import Engine, open_engine
-from roma_ray.lm.gate import Gate, Target
+from roma_ray.lm.gate import Gate
+from roma_ray.lm.hedge import Latencies
 from roma_ray.lm.library import prepare
-from roma_ray.lm.limiter import Limiter
+from roma_ray.lm.limiters import IN_PROCESS, Limiters
+from roma_ray.lm.rules import Limits
 from roma_ray.redact import Redactor, Secret
 
 _PARAMS = frozenset({"temperature", "max_tokens", "top_p", "stop"})
@@ -37,14 +41,15 @@ class LmHub:
     and from threads are handed over, so that sync strategies pass the same gate.
     """
 
-    def __init__(self, keys: Mapping[str, Secret]) -> None:
-        """`keys` as in ResolvedModels: by `role:endpoint name` or endpoint name."""
+    def __init__(self, keys: Mapping[str, Secret], *, limiters: Limiters = IN_PROCESS) -> None:
+        """`keys` as in ResolvedModels: by `role:endpoint name` or endpoint name. `limiters` give out permits."""
         prepare()
         self._keys = dict(keys)
         self._redactor = Redactor(self._keys.values())
         self._lms: dict[tuple[Role, LmConfig, int], dspy.LM] = {}
         self._engines: dict[tuple[str, Secret | None], Engine] = {}
-        self._limiters: dict[str, Limiter] = {}
+        self._limiters = limiters
+        self._latencies: defaultdict[tuple[str, str], Latencies] = defaultdict(Latencies)
         try:
             self._loop, self._owns_loop = asyncio.get_running_loop(), False
         except RuntimeError:
@@ -68,6 +73,7 @@ class LmHub:
         engines, self._engines = list(self._engines.values()), {}
         for engine in engines:
             await self.hand_over(engine.aclose())
+        await self.hand_over(self._limiters.leave(self))
         if self._owns_loop:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -90,9 +96,20 @@ class LmHub:
         key = self._keys.get(f"{role}:{place.name}") or self._keys.get(place.name)
         if (place.name, key) not in self._engines:
             self._engines[place.name, key] = open_engine(place, key)
-        limiter = self._limiters.setdefault(place.name, Limiter())
+        limits = Limits(
+            max_concurrency=config.max_concurrency,
+            requests_per_minute=config.requests_per_minute,
+            tokens_per_minute=config.tokens_per_minute,
+        )
         stated = config.price if place.model == config.model else None
-        return Target(place, self._engines[place.name, key], limiter, price_at(place, config), Meter(place, stated))
+        return Target(
+            endpoint=place,
+            engine=self._engines[place.name, key],
+            limiter=self._limiters.join(self, place, key, limits, loop=self._loop),
+            latencies=self._latencies[place.name, place.model],
+            price=price_at(place, config),
+            meter=Meter(place, stated),
+        )
 
     async def hand_over(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work` on the hub's loop, in the caller's context."""

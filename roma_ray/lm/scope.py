@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from roma_ray.clock import mono_s
 from roma_ray.config import Price
 from roma_ray.errors import LimitReached
 from roma_ray.types import CallRecord, CallWaiting, Usage
@@ -35,16 +37,26 @@ class Allowance:
 
     def reserve(self, *, tokens: int, cost_usd: float | None) -> None:
         """Take one call with this worst case (prompt estimate + longest answer). Raises LimitReached."""
-        grant = self.grant
-        if grant.calls is not None and self.calls + 1 > grant.calls:
-            raise LimitReached("limits.max_lm_calls is reached")
-        if grant.tokens is not None and self.tokens + tokens > grant.tokens:
-            raise LimitReached("limits.max_tokens is reached")
-        if grant.cost_usd is not None and self.cost_usd + (cost_usd or 0.0) > grant.cost_usd:
-            raise LimitReached("limits.max_cost_usd is reached")
+        limit = self._exceeded(tokens, cost_usd or 0.0)
+        if limit:
+            raise LimitReached(f"limits.{limit} is reached")
         self.calls += 1
         self.tokens += tokens
         self.cost_usd += cost_usd or 0.0
+
+    def has(self, *, tokens: int, cost_usd: float | None) -> bool:
+        """Whether a call with this worst case could be reserved."""
+        return not self._exceeded(tokens, cost_usd or 0.0)
+
+    def _exceeded(self, tokens: int, cost_usd: float) -> str:
+        grant = self.grant
+        if grant.calls is not None and self.calls + 1 > grant.calls:
+            return "max_lm_calls"
+        if grant.tokens is not None and self.tokens + tokens > grant.tokens:
+            return "max_tokens"
+        if grant.cost_usd is not None and self.cost_usd + cost_usd > grant.cost_usd:
+            return "max_cost_usd"
+        return ""
 
     def answer_tokens(self, wanted: int, *, prompt_tokens: int, price: Price | None) -> int:
         """The longest answer that is still allowed, at most `wanted`; `wanted` where less than a usable answer is left.
@@ -66,6 +78,30 @@ class Allowance:
         self.cost_usd += (usage.cost_usd or 0.0) - (cost_usd or 0.0)
 
 
+class Hearing:
+    """Whether the coordinator of a run is heard: without it nothing new is paid for. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._until_s: float | None = None
+        self._renewed = asyncio.Event()
+
+    def renew(self, ttl_s: float) -> None:
+        """It was heard, which holds for `ttl_s` from now."""
+        self._until_s = mono_s() + ttl_s
+        self._renewed.set()
+
+    @property
+    def is_heard(self) -> bool:
+        """Always True before the first `renew`: nobody promised to be heard."""
+        return self._until_s is None or mono_s() < self._until_s
+
+    async def until_heard(self) -> None:
+        """Wait while it is not heard."""
+        while not self.is_heard:
+            self._renewed.clear()
+            await self._renewed.wait()
+
+
 @dataclass(slots=True, kw_only=True)
 class CallScope:
     """One attempt at one step: its answers from the log, its allowance, and where its records go.
@@ -73,6 +109,8 @@ class CallScope:
     `known` holds, per request key, the answered records of this step in the order of their ordinals. `emit` takes a
     CallRecord the moment a call is answered, has failed for good, or was served from what is known, and a CallWaiting
     when one has to wait.
+    No request goes out while `hearing` says that the coordinator is not heard.
+    A `sealed` scope belongs to a replay: what is known is all that may be asked, and known failures fail again.
     `last_finish_reason` and `last_text` are those of the answer that the gate gave out last, known ones included.
     """
 
@@ -80,7 +118,9 @@ class CallScope:
     known: Mapping[str, Sequence[CallRecord]] = field(default_factory=dict)
     allowance: Allowance = field(default_factory=lambda: Allowance(Grant()))
     emit: Callable[[CallRecord | CallWaiting], None] = lambda record: None
+    hearing: Hearing = field(default_factory=Hearing)
     keep_prompts: bool = True
+    sealed: bool = False
     cancelled: bool = False
     ordinals: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dspy import lm15
 
 from roma_ray.errors import ContextTooLong, EndpointFailing, EndpointTimeout, QuotaTooSmall, RateLimited, RomaError
-from roma_ray.lm.limiter import Pause
 from roma_ray.lm.retry import LONGEST_WAIT_S, as_roma_error, is_retryable, unwrap, wait_before_retry_s
 
 
@@ -56,14 +55,6 @@ def test_our_error_is_found_below_what_a_library_wraps_around_it():
     except ValueError as wrapped:
         assert unwrap(wrapped) is ours
     assert unwrap(ValueError("other")) is None
-
-
-def test_a_shorter_pause_does_not_shorten_a_longer_one():
-    pause = Pause()
-    pause.extend(10, now_s=100)
-    pause.extend(1, now_s=101)
-    assert pause.left_s(now_s=104) == 6
-    assert pause.left_s(now_s=111) == 0
 
 
 def test_a_context_overflow_is_seen_in_words_too():
