@@ -46,7 +46,7 @@ async def cancel(config: Config, run_id: str, *, reason: str = "") -> Delivery:
         try:
             lease = await log.take(run_id)
         except RunHeld:
-            return await _delivered(log, run_id, "cancel", {"reason": reason})
+            return await _delivered(log, run_id, "cancel", {"reason": reason}, is_held=True)
         fault = Cancelled(reason or "the run was cancelled").fault
         ended: dict[str, Json] = {"status": RunStatus.CANCELLED.value, "fault": fault.to_plain()}
         await log.append(lease, NewEvent(type=EventType.RUN_ENDED, payload=ended))
@@ -90,14 +90,14 @@ async def approve(
             if value is None:
                 raise UsageError("an edited answer is missing", cure="give it as value")
             answer["value"] = value
-        return await _delivered(log, run_id, "approve", answer)
+        return await _delivered(log, run_id, "approve", answer, is_held=state.status is RunStatus.RUNNING)
 
 
-async def _delivered(log: RunLog, run_id: str, kind: str, payload: dict[str, Json]) -> Delivery:
+async def _delivered(log: RunLog, run_id: str, kind: str, payload: dict[str, Json], *, is_held: bool) -> Delivery:
     await log.send(run_id, kind, payload)
     deadline_s = clock.mono_s() + _TAKEN_WITHIN_S
-    while await log.is_held(run_id) and clock.mono_s() < deadline_s:
-        if not await log.pending(run_id):
-            return Delivery(run_id=run_id, taken=True)
+    while await log.pending(run_id):
+        if not is_held or clock.mono_s() > deadline_s:
+            return Delivery(run_id=run_id, taken=False)
         await asyncio.sleep(0.1)
-    return Delivery(run_id=run_id, taken=not await log.pending(run_id))
+    return Delivery(run_id=run_id, taken=True)

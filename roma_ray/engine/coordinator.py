@@ -350,8 +350,11 @@ async def _only_people(run: Run) -> _Leave:
 
 
 async def _log_lost(lease: Lease) -> _Leave:
-    await lease.lost.wait()
-    return _Leave(error=Fenced(f"run {lease.run_id} was taken over by another process"))
+    try:
+        await asyncio.shield(lease.failed)
+    except RomaError as error:
+        return _Leave(error=error)
+    raise AssertionError("unreachable: it only ever fails")
 
 
 def _dead_letter(state: RunState) -> DeadLettered:
