@@ -17,7 +17,8 @@ _SECRET_TEXTS = {
     **{f"gh{kind}_": re.compile(rf"\bgh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"},
     **{f"xox{kind}-": re.compile(rf"\bxox{kind}-[A-Za-z0-9\-]{{10,}}") for kind in "abpr"},
     "Bearer ": re.compile(r"(?P<keep>Bearer )[A-Za-z0-9._\-]{8,}"),
-    "://": re.compile(r"(?P<keep>://)[^/\s:@]+:[^/\s@]+(?=@)"),
+    "://": re.compile(r"(?P<keep>://)[^/\s:@]*:[^/\s]+(?=@)"),
+    "password=": re.compile(r"(?P<keep>[?&]password=)[^&\s]+"),
 }
 _SHORTEST_SECRET = 6
 

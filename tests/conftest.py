@@ -9,6 +9,8 @@ import pytest
 
 from tests.scripted.client import Scripted, running_server
 
+pytest_plugins = ["tests.postgres"]
+
 # DSPy fetches its price list from the internet at first use; tests run without one.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 

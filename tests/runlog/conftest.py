@@ -17,9 +17,11 @@ from roma_ray.runlog.log import RunLog
 OpenLog = Callable[..., Awaitable[RunLog]]
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database that is removed after the test."""
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres").url
     return f"sqlite:///{tmp_path / 'state' / 'runs.db'}"
 
 

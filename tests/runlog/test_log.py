@@ -15,9 +15,9 @@ from roma_ray import faults
 from roma_ray.config.schema import RunlogConfig
 from roma_ray.errors import Fenced, RunHeld, RunNotFound, StoreUnavailable, UsageError
 from roma_ray.runlog.events import EventType, NewEvent
+from roma_ray.runlog.inbox import InboxMessage
 from roma_ray.runlog.log import RunLog
 from roma_ray.runlog.schema import events
-from roma_ray.runlog.inbox import InboxMessage
 from roma_ray.types import RunStatus
 from tests.runlog.conftest import OpenLog
 
