@@ -28,12 +28,19 @@ class Session:
 
     `setup` is importable by name, is awaited on the worker's loop as `setup(argument)` and returns the state that its
     tasks share; `teardown(state)` is awaited when the session closes. `argument` may hold secrets of type Secret.
+
+    With `ttl_s`, whoever opened the session promises to be heard by `Backend.renew_session` before so many seconds are
+    over, and then again. `renew(state, ttl_s)`, importable by name, is called on the worker's loop each time with the
+    seconds that are left, the first time after the set-up; what the tasks do about it is theirs. Tasks in a process of
+    their own are not told, and so may go on without being heard.
     """
 
     id: str
     setup: Callable[[Any], Awaitable[Any]]
     argument: Any
     teardown: Callable[[Any], Awaitable[None]]
+    renew: Callable[[Any, float], None] | None = None
+    ttl_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +110,9 @@ class Backend(Protocol):
     async def fetch(self, reference: Any) -> Any:
         """The value behind a reference. Raises InputLost when it is gone."""
         ...
+
+    def renew_session(self, session_id: str, ttl_s: float) -> None:
+        """Tell every worker that has the session that its owner will be heard again within `ttl_s`; returns at once."""
 
     async def close_session(self, session_id: str) -> None:
         """Tear the session down in every worker that has it."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from roma_ray.clock import mono_s
 from roma_ray.cluster.backend import Session, Task
 
 LINGER_S = 0.005
@@ -54,6 +55,8 @@ class _Held:
     """One session in this process. `known` is resolved when the session itself comes, which may be after its tasks."""
 
     known: asyncio.Future[Session]
+    heard_until_s: float | None = None
+    """On this process's monotonic clock; None where nobody promised to be heard."""
     state: asyncio.Future[Any] | None = None
     tasks: set[asyncio.Future[Any]] = field(default_factory=lambda: set[asyncio.Future[Any]]())
 
@@ -70,6 +73,16 @@ class Host:
         known = self._of(session.id).known
         if not known.done():
             known.set_result(session)
+            if session.ttl_s is not None:
+                self.renew_session(session.id, session.ttl_s)
+
+    def renew_session(self, session_id: str, ttl_s: float) -> None:
+        """The owner of the session was heard, and will be again within `ttl_s`. Unknown ids are ignored."""
+        held = self._held.get(session_id)
+        if held is None or not held.known.done() or held.known.cancelled():
+            return
+        held.heard_until_s = mono_s() + ttl_s
+        _renew(held)
 
     async def prepare(self, session_id: str) -> Any:
         """The state of the session, set up now if it is not yet; concurrent callers share one set-up and its error."""
@@ -77,6 +90,8 @@ class Host:
         session = await asyncio.shield(held.known)
         if held.state is None:
             held.state = asyncio.ensure_future(session.setup(session.argument))
+            # It may have taken a while: what is left of the promise counts.
+            held.state.add_done_callback(lambda _: _renew(held))
         # Shielded: a task that is cancelled while it waits must not take the set-up from the others.
         return await asyncio.shield(held.state)
 
@@ -130,6 +145,15 @@ class Host:
         if session_id not in self._held:
             self._held[session_id] = _Held(asyncio.get_running_loop().create_future())
         return self._held[session_id]
+
+
+def _renew(held: _Held) -> None:
+    """Tell the state how long its owner is still believed to live, once there is a state."""
+    session, state = held.known.result(), held.state
+    if session.renew is None or held.heard_until_s is None or state is None or not state.done():
+        return
+    if not state.cancelled() and state.exception() is None:
+        session.renew(state.result(), held.heard_until_s - mono_s())
 
 
 def _is_small(value: Any) -> bool:

@@ -55,6 +55,9 @@ class InlineBackend:
     async def fetch(self, reference: Any) -> Any:
         return reference
 
+    def renew_session(self, session_id: str, ttl_s: float) -> None:
+        self._host.renew_session(session_id, ttl_s)
+
     async def close_session(self, session_id: str) -> None:
         self._register.close_session(session_id)
         await self._host.close_session(session_id)

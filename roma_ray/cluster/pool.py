@@ -102,6 +102,12 @@ class Pool:
             ray.kill(worker.handle)
             self._in_background(self._refresh())
 
+    def renew_session(self, session_id: str, ttl_s: float) -> None:
+        """Tell each worker that has the session; whether it arrives is not waited for."""
+        for worker in self._workers:
+            if session_id in worker.sessions:
+                worker.handle.renew_session.options(name=f"renew_session:{session_id}").remote(session_id, ttl_s)
+
     async def close_session(self, session_id: str) -> None:
         """Tear the session down wherever it is. Raises what a teardown raises; a dead worker has nothing to do."""
         closing: list[asyncio.Future[Any]] = []

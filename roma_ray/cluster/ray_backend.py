@@ -68,6 +68,9 @@ class RayBackend:
         except RayError as error:
             raise fetch_error(error) from None
 
+    def renew_session(self, session_id: str, ttl_s: float) -> None:
+        self._pool.renew_session(session_id, ttl_s)
+
     async def close_session(self, session_id: str) -> None:
         self._register.close_session(session_id)
         await self._pool.close_session(session_id)

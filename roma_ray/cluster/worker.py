@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -71,6 +71,10 @@ class Worker:
         self._host.add_session(session)
         await asyncio.gather(self._host.prepare(session.id), return_exceptions=True)
 
+    async def renew_session(self, session_id: str, ttl_s: float) -> None:
+        """Its owner was heard."""
+        self._host.renew_session(session_id, ttl_s)
+
     async def close_session(self, session_id: str) -> None:
         """Cancel the session's tasks here and tear it down."""
         await self._host.close_session(session_id)
@@ -103,7 +107,8 @@ def _run_alone(session: Session, task: Task, *inputs: Any) -> Generator[Any]:
 
 
 async def _open(host: Host, session: Session) -> asyncio.Task[None]:
-    host.add_session(session)
+    # Nobody can tell this process that the owner lives: it has no address.
+    host.add_session(replace(session, ttl_s=None))
     return asyncio.create_task(_tick())
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from roma_ray.cluster.backend import Emit
 from roma_ray.config import ROLES, AgentConfig
+from roma_ray.engine import limiting
 from roma_ray.engine.request import SessionArgument, StepRequest
 from roma_ray.types import Json, Outcome
 
@@ -33,8 +34,15 @@ def _asks_plainly(agent: AgentConfig) -> bool:
 
 async def open_session(argument: SessionArgument) -> NodeSession:
     """`node.open_session`, with DSPy loaded in a thread: the loop of a worker must not stand still for a second."""
-    node = await asyncio.to_thread(importlib.import_module, "roma_ray.engine.node")
+    node, _ = await asyncio.gather(
+        asyncio.to_thread(importlib.import_module, "roma_ray.engine.node"), limiting.start_ledgers(argument)
+    )
     return await node.open_session(argument)
+
+
+def renew_session(session: NodeSession, ttl_s: float) -> None:
+    """The run's coordinator is alive and will be heard again within `ttl_s`: until then calls may be started."""
+    session.hearing.renew(ttl_s)
 
 
 async def close_session(session: NodeSession) -> None:

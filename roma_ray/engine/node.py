@@ -16,12 +16,13 @@ from roma_ray.cluster.backend import Emit
 from roma_ray.config import ROLES, Role
 from roma_ray.engine import roles
 from roma_ray.engine.context import Material
+from roma_ray.engine.limiting import limiters_of
 from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument, StepRequest
 from roma_ray.engine.roles import Candidate, Desk
 from roma_ray.engine.stored import value_store
 from roma_ray.errors import LimitReached, RomaError
 from roma_ray.lm.hub import LmHub
-from roma_ray.lm.scope import Allowance, CallScope, entered
+from roma_ray.lm.scope import Allowance, CallScope, Hearing, entered
 from roma_ray.modules import BaseModule, build_module
 from roma_ray.storage.size import size_of
 from roma_ray.types import Json, NodeStatus, NodeType, Outcome, TaskType, ValueHandle
@@ -36,7 +37,8 @@ class NodeSession:
     def __init__(self, argument: SessionArgument) -> None:
         self.argument = argument
         self.config = argument.config
-        self.hub = LmHub(argument.keys)
+        self.hub = LmHub(argument.keys, limiters=limiters_of(argument.config))
+        self.hearing = Hearing()
         self._modules: dict[tuple[Role, TaskType | None], BaseModule] = {}
 
     @property
@@ -109,7 +111,9 @@ async def _in_envelope(
         known=request.known,
         allowance=Allowance(request.grant),
         emit=emit,
+        hearing=session.hearing,
         keep_prompts=session.config.runlog.prompts == "full",
+        sealed=session.config.replay is not None,
     )
     with entered(scope):
         try:

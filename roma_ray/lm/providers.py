@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
@@ -22,6 +22,7 @@ ANTHROPIC_MODEL = "anthropic/claude-sonnet-4-5"
 _LOCAL_TIMEOUT_S = 600.0
 """The embedded model needs 6 to 60 s a call, more on a busy machine."""
 _LOCAL_MAX_TOKENS = 768
+_NOWHERE = "http://127.0.0.1/v1"
 _LOCAL_CONTEXT_TOKENS = 4_000
 """It reads 30 to 60 tokens a second: more input than this is more than a person would wait for."""
 
@@ -80,6 +81,17 @@ def with_local_endpoint(resolved: ResolvedModels, base_url: str) -> ResolvedMode
     agents = resolved.config.agents
     agents = agents.model_copy(update={role: placed(getattr(agents, role)) for role in ROLES})
     return replace(resolved, config=resolved.config.model_copy(update={"agents": agents}))
+
+
+def without_keys(config: Config) -> ResolvedModels:
+    """The models of a config that was resolved before, for a replay: none of them is asked, so none needs a key."""
+    nowhere = ResolvedModels(config=config, local_model=next(filter(None, map(_local_name, _models(config))), ""))
+    return with_local_endpoint(nowhere, _NOWHERE)
+
+
+def _models(config: Config) -> Iterator[str]:
+    for agent in (*(config.agents.of(role) for role in ROLES), *config.agents.executor.by_type.values()):
+        yield from (agent.lm.model, *agent.lm.fallbacks)
 
 
 class _Resolver:
