@@ -19,7 +19,7 @@ from roma_ray.engine.result import Result
 from roma_ray.engine.run import OnEvent
 from roma_ray.engine.state import RunState
 from roma_ray.errors import DefinitionChanged, UsageError, ValueLost
-from roma_ray.lm.providers import resolve_models
+from roma_ray.lm.providers import ResolvedModels, resolve_models, without_keys
 from roma_ray.types import Json, RunStatus
 
 _OF_ONE_PROCESS = (
@@ -59,6 +59,8 @@ async def asolve(
     """
     loaded = _loaded(overrides, config)
     config = loaded.config
+    if config.replay is not None:
+        raise UsageError("replay is a setting of `replay` and `areplay`, not of a solve", cure="call areplay(path)")
     if not goal.strip():
         raise UsageError("the goal is empty", cure='give one: goal="…"')
     if not is_utf8(goal):
@@ -95,7 +97,7 @@ async def aresume(
         changes = _changes(state, config)
         if changes and config.on_change == "refuse":
             raise DefinitionChanged("; ".join(changes))
-        resolved = resolve_models(config, loaded.environ)
+        resolved = _models(loaded)
         if changes and config.on_change == "fork":
             return await coordinator.fork(run_id, resolved, stored=stored, cut=None, on_event=on_event)
         if state.status is RunStatus.COMPLETED:
@@ -130,8 +132,10 @@ async def rerun(
     async with coordinator_of(here.config, say) as coordinator:
         run_id = await coordinator.find(run_id)
         state = await coordinator.read(run_id)
-        loaded = load_config(overrides, base=state.config)
-        resolved = resolve_models(loaded.config, loaded.environ)
+        # A recording knows nothing of what is done anew, and is not written over by it.
+        base = {name: value for name, value in state.config.items() if name not in ("record", "replay")}
+        loaded = load_config(overrides, base=base)
+        resolved = _models(loaded)
         cut = Cut(node_id=node, goal=goal or "")
         return await coordinator.fork(run_id, resolved, stored=storable(resolved.config), cut=cut, on_event=on_event)
 
@@ -163,6 +167,12 @@ def _loaded(overrides: Sequence[str], config: Config | None) -> Loaded:
     if overrides:
         raise UsageError("give either overrides or a config, not both", cure="put the overrides into load_config()")
     return Loaded(config=config, sources={}, environ=os.environ)
+
+
+def _models(loaded: Loaded) -> ResolvedModels:
+    if loaded.config.replay is not None:
+        return without_keys(loaded.config)
+    return resolve_models(loaded.config, loaded.environ)
 
 
 def _changes(state: RunState, config: Config) -> list[str]:

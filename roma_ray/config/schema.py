@@ -229,6 +229,10 @@ class Config(_Section):
     goal: str | None = None
     goal_file: Path | None = None
     resume: str | None = None
+    record: Path | None = None
+    """The file that the run's whole traffic is written to when its process leaves it."""
+    replay: Path | None = None
+    """A recording that answers every call in the place of a model."""
     output: Literal["text", "json", "markdown"] = "text"
     profile: str | None = None
     verify: Literal["off", "root", "all"] = "off"

@@ -27,13 +27,21 @@ Append = Callable[[EventType, str, dict[str, Json]], Awaitable[int]]
 class Approvals:
     """What one run asks people. `append` writes an event of a node; `has_mail` tells whether an answer is on its way.
 
-    Belongs to one event loop.
+    `said` holds answers that are known beforehand, by step: those of a recording that is replayed. Belongs to one
+    event loop.
     """
 
-    def __init__(self, state: RunState, append: Append, has_mail: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        append: Append,
+        has_mail: Callable[[], Awaitable[bool]],
+        said: Mapping[str, Mapping[str, Json]] | None = None,
+    ) -> None:
         self._state = state
         self._append = append
         self._has_mail = has_mail
+        self._said = said or {}
         self._waiting: dict[StepKey, asyncio.Future[None]] = {}
         self._at_work = 0
         self._only_people = asyncio.Event()
@@ -54,6 +62,8 @@ class Approvals:
         if key not in self._state.approvals:
             with self.at_work():
                 await self._append(EventType.APPROVAL_ASKED, key.node_id, {"step": str(key), "kind": kind})
+        if str(key) in self._said:
+            await self.answer(self._said[str(key)])
         if self._state.approvals[key].is_open:
             self._waiting[key] = asyncio.get_running_loop().create_future()
             self._note()

@@ -33,7 +33,8 @@ def input_spec(node: Node, outcome: Outcome) -> InputSpec:
         status=outcome.status,
         fault=outcome.fault,
         sources=outcome.sources,
-        where=outcome.handle.path if outcome.handle else "",
+        # Within the run's folder: the same work gives the same prompt in another run, such as a fork or a replay.
+        where=outcome.handle.path.split("/", 2)[2] if outcome.handle else "",
     )
 
 

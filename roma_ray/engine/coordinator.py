@@ -16,9 +16,10 @@ from roma_ray.config import ROLES, Config, Price, Role
 from roma_ray.engine import entry, estimate
 from roma_ray.engine.budget import WorstCase
 from roma_ray.engine.definition import fingerprint
-from roma_ray.engine.files import BroughtFile, bring_in
+from roma_ray.engine.files import BroughtFile, bring_back, bring_in
 from roma_ray.engine.fork import Cut, forked, with_copied_values
 from roma_ray.engine.places import Places
+from roma_ray.engine.recording import Recording, check_recordable, read_recording, write_recording
 from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument
 from roma_ray.engine.result import Result, all_warnings
 from roma_ray.engine.run import OnEvent, Run, Solved
@@ -93,26 +94,32 @@ class Coordinator:
         answer_schema: Json,
         stored: dict[str, Json],
         files: Sequence[Path] = (),
+        recording: Recording | None = None,
         on_event: OnEvent | None = None,
     ) -> Result:
         """Start a run and bring it to an end. `stored` is the config as the run log keeps it, without secrets.
 
+        With a `recording` the run has its day and files, and every call is answered from it.
         Raises UserError for what is wrong before the first call; Fenced, StoreUnavailable and StoreFull when the run
         has to be left; CancelledError leaves it interrupted. Everything else is in the result.
         """
         resolved = _with_limits(resolved)
         run_id = clock.new_run_id()
         await self._check_modules(run_id, goal, resolved)
-        brought = await asyncio.to_thread(bring_in, files, resolved.config.storage, run_id)
+        storage = resolved.config.storage
+        brought = await asyncio.to_thread(bring_in, files, storage, run_id)
+        if recording is not None:
+            brought = await asyncio.to_thread(bring_back, recording.files, storage, run_id)
+        await _check_record(resolved.config, brought)
         started: dict[str, Json] = {
             "goal": goal,
-            "day": clock.today(),
+            "day": recording.day if recording is not None else clock.today(),
             "answer_schema": answer_schema,
             "files": [file.to_plain() for file in brought],
             **_definition(resolved.config, stored),
         }
         lease = await self._log.create(run_id, goal=goal, started=started)
-        return await self._drive(lease, resolved, on_event, notes=resolved.notes)
+        return await self._drive(lease, resolved, on_event, recording=recording, notes=resolved.notes)
 
     async def fork(
         self,
@@ -129,14 +136,16 @@ class Coordinator:
         raises.
         """
         resolved = _with_limits(resolved)
+        await _check_record(resolved.config)
         new_id = clock.new_run_id()
         events = forked(await self._log.read(run_id), _definition(resolved.config, stored), cut)
         goal = str(events[0].payload["goal"])
         await self._check_modules(new_id, goal, resolved)
         await asyncio.to_thread(bring_in, (), resolved.config.storage, new_id)
         events = await with_copied_values(events, resolved.config.storage, run_id, new_id)
+        recording = await _recording_of(resolved.config)
         lease = await self._log.import_run(new_id, goal=goal, events=events)
-        return await self._drive(lease, resolved, on_event, notes=resolved.notes)
+        return await self._drive(lease, resolved, on_event, recording=recording, notes=resolved.notes)
 
     async def _check_modules(self, run_id: str, goal: str, resolved: ResolvedModels) -> None:
         somewhere = with_local_endpoint(resolved, "http://127.0.0.1/v1")
@@ -157,8 +166,10 @@ class Coordinator:
 
         Raises RunHeld, RunNotFound, and what `solve` raises.
         """
+        await _check_record(resolved.config)
+        recording = await _recording_of(resolved.config)
         lease = await self._log.take(run_id)
-        return await self._drive(lease, _with_limits(resolved), on_event, reopened=reopened)
+        return await self._drive(lease, _with_limits(resolved), on_event, recording=recording, reopened=reopened)
 
     async def find(self, prefix: str) -> str:
         """The id of the run that a unique prefix names. Raises RunNotFound."""
@@ -174,6 +185,7 @@ class Coordinator:
         resolved: ResolvedModels,
         on_event: OnEvent | None,
         *,
+        recording: Recording | None = None,
         notes: Sequence[str] = (),
         reopened: dict[str, Json] | None = None,
     ) -> Result:
@@ -185,7 +197,8 @@ class Coordinator:
         state = fold(past)
         status = RunStatus.INTERRUPTED
         try:
-            resolved = await self._with_local_server(resolved)
+            if recording is None:
+                resolved = await self._with_local_server(resolved)
             run = Run(
                 config=resolved.config,
                 log=self._log,
@@ -195,6 +208,7 @@ class Coordinator:
                 state=state,
                 worst_case=_worst_case(resolved.config),
                 on_event=on_event,
+                recording=recording,
             )
             if reopened is not None:
                 await run.append(EventType.RUN_REOPENED, reopened)
@@ -207,6 +221,17 @@ class Coordinator:
         finally:
             # A second Ctrl-C must not leave the lease behind: others would have to wait for it to lapse.
             await asyncio.shield(self._release(lease, status))
+            await asyncio.shield(self._record(lease.run_id, resolved.config))
+
+    async def _record(self, run_id: str, config: Config) -> None:
+        if config.record is None:
+            return
+        try:
+            events = await self._log.read(run_id)
+            await asyncio.to_thread(write_recording, config.record, events, config.storage)
+        except RomaError as error:
+            # The run has an end already, which a recording cannot take back.
+            self._say(f"the run was not recorded: {error.line}; later: roma-ray export {run_id} --traffic FILE")
 
     async def _release(self, lease: Lease, status: RunStatus) -> None:
         with contextlib.suppress(Fenced, StoreUnavailable, StoreFull):
@@ -222,6 +247,7 @@ class Coordinator:
         value: Json = None
         try:
             solved = await solving
+            await self._tell_unused(run)
             value, status = await run.value(solved), _status_of(solved.outcome)
             fault = None if status is RunStatus.COMPLETED else solved.outcome.fault
         except asyncio.CancelledError:
@@ -242,6 +268,11 @@ class Coordinator:
             watch.cancel()
         await _ended(run, status, fault)
         return _result(run.state, value)
+
+    async def _tell_unused(self, run: Run) -> None:
+        unused = run.recording.unused(await self._log.read(run.run_id)) if run.recording is not None else 0
+        if unused:
+            run.warn(f"the replay did not make {unused} of the recorded calls")
 
     async def _solve_root(self, run: Run) -> Solved:
         try:
@@ -333,6 +364,15 @@ def _definition(config: Config, stored: dict[str, Json]) -> dict[str, Json]:
     """What a run's first event says of how it is done."""
     shaped_by = fingerprint(config)
     return {"version": shaped_by["version"], "config": stored, "fingerprint": shaped_by}
+
+
+async def _check_record(config: Config, files: Sequence[BroughtFile] = ()) -> None:
+    if config.record is not None:
+        await asyncio.to_thread(check_recordable, config.record, files)
+
+
+async def _recording_of(config: Config) -> Recording | None:
+    return await asyncio.to_thread(read_recording, config.replay) if config.replay is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,11 @@ def bring_in(paths: Sequence[Path], config: StorageConfig, run_id: str) -> tuple
     return tuple(_bring_in(path, storage, config, run_id) for path in paths)
 
 
+def bring_back(files: Sequence[Mapping[str, str]], config: StorageConfig, run_id: str) -> tuple[BroughtFile, ...]:
+    """What `bring_in` gives, for files that are known by `name` and `text`, such as those of a recording."""
+    return tuple(_kept(file["name"], file["text"], config, run_id) for file in files)
+
+
 def _bring_in(path: Path, storage: FileStorage | None, config: StorageConfig, run_id: str) -> BroughtFile:
     try:
         raw = path.expanduser().read_bytes()
@@ -62,6 +67,10 @@ def _bring_in(path: Path, storage: FileStorage | None, config: StorageConfig, ru
         raise UsageError(f"files: {path} is not UTF-8 text", cure="convert it to text first") from None
     if storage is not None:
         storage.put_bytes(f"artifacts/{path.name}", raw)
+    return _kept(path.name, text, config, run_id)
+
+
+def _kept(name: str, text: str, config: StorageConfig, run_id: str) -> BroughtFile:
     if size_of(text) <= config.inline_kb * 1024:
-        return BroughtFile(name=path.name, text=text)
-    return BroughtFile(name=path.name, handle=value_store(config, run_id).put(text))
+        return BroughtFile(name=name, text=text)
+    return BroughtFile(name=name, handle=value_store(config, run_id).put(text))

@@ -27,6 +27,7 @@ from roma_ray.engine.budget import Pool, Reservation, WorstCase
 from roma_ray.engine.context import CHARS_PER_TOKEN, in_groups
 from roma_ray.engine.places import Places, places_per_worker
 from roma_ray.engine.plan import same_goal
+from roma_ray.engine.recording import Recording
 from roma_ray.engine.request import StepRequest
 from roma_ray.engine.state import ROOT, ApprovalKind, Node, RunState
 from roma_ray.engine.stored import value_store
@@ -87,8 +88,10 @@ class Run:
         state: RunState,
         worst_case: WorstCase,
         on_event: OnEvent | None = None,
+        recording: Recording | None = None,
     ) -> None:
         self.config = config
+        self.recording = recording
         self.state = state
         self.run_id = state.run_id
         self.pool = Pool.of(config.limits, spent=state.usage)
@@ -105,7 +108,8 @@ class Run:
         self._references: dict[StepKey, Any] = {}
         self._inputs: dict[StepKey, Sequence[Solved]] = {}
         self._work: dict[tuple[Any, ...], tuple[StepKey, asyncio.Future[Outcome | None]]] = {}
-        self.approvals = Approvals(state, self._append, self._has_mail)
+        said = recording.words if recording is not None else None
+        self.approvals = Approvals(state, self._append, self._has_mail, said)
 
     # ---- what the solver asks ----------------------------------------------------------------------------------
 
@@ -426,7 +430,7 @@ class Run:
                 max_subtasks=self.config.limits.subtasks,
                 verify=self._verifies(node),
                 grant=reservation.grant,
-                known=self.state.answers.get(str(key), {}),
+                known=self.recording.known(str(key)) if self.recording else self.state.answers.get(str(key), {}),
             ),
         )
 
