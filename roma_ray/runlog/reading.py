@@ -21,6 +21,7 @@ from roma_ray.types import RunStatus
 T = TypeVar("T")
 
 _CANDIDATES_SHOWN = 5
+_LAST_CHARACTER = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,8 @@ class Reader:
 
     def find(self, prefix: str) -> str:
         """The id of the only run whose id begins so, or is this. Raises RunNotFound that names the candidates."""
-        begins = runs.c.run_id.startswith(prefix, autoescape=True)
+        # Not LIKE, which takes a for A in SQLite.
+        begins = (runs.c.run_id >= prefix) & (runs.c.run_id <= prefix + _LAST_CHARACTER)
         query = select(runs.c.run_id).where(begins).order_by(runs.c.run_id).limit(_CANDIDATES_SHOWN + 1)
         found = [row.run_id for row in self._rows(query)]
         if prefix in found:
