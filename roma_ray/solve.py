@@ -18,6 +18,7 @@ what to do
   goal_file=PATH       read the goal from a file; without both it is read from a pipe
   resume=RUN           go on with a run (its id, or a unique beginning of it); limits may be given anew
   files=[A,B]          files that the goal is about
+  approve=plan|final   wait for a person's word on every plan, or on the answer: roma-ray approve RUN
   dry_run=true         plan, estimate calls and cost, and stop
 what comes out
   answer=short|text    how long the answer should be, or the path of a JSON schema that it must fit
@@ -33,6 +34,8 @@ how far
                        max_revisions, node_timeout_s, run_timeout_s
   cluster=auto         join Ray or start it; local: always start it; inline: no Ray, all in this process
 for the record
+  record=FILE          write all calls of the run to a file, when it is left
+  replay=FILE          answer every call from such a file: no network, no key
   log.level=LEVEL      debug, info, warning or error, on stderr and in log.file=PATH
   traceback=true       the whole traceback of an error
 

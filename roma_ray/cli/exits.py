@@ -12,6 +12,7 @@ from roma_ray.cli.oneline import one_line
 
 if TYPE_CHECKING:
     from roma_ray.errors import RomaError
+    from roma_ray.types import Fault
 
 INTERRUPTED = 130
 
@@ -39,7 +40,7 @@ def ended(
         if errors == "traceback":
             traceback.print_exc()
         error = _as_ours(raised)
-        print(error_line(error.line), file=sys.stderr)
+        print_fault(error.fault)
         if also is not None:
             also(error)
         return error.exit_code
@@ -50,11 +51,22 @@ def write_no_more(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def error_line(text: str) -> str:
-    """`text` as the one line that is shown of an error, without secrets."""
+def print_fault(fault: Fault) -> None:
+    """Tell an error on stderr, without secrets: code, cause and cure on one line.
+
+    Only where a replay differs more lines follow, which show the place.
+    """
+    from roma_ray.errors import ReplayDiffers
     from roma_ray.redact import Redactor
 
-    return one_line(Redactor().text(text))
+    clean = Redactor().text
+    message, details = fault.message, ""
+    if fault.code == ReplayDiffers.code:
+        message, _, details = fault.message.partition("\n")
+    cure = f" - {fault.cure}" if fault.cure else ""
+    print(one_line(clean(f"{fault.code} {message}{cure}")), file=sys.stderr)
+    for line in details.splitlines():
+        print(f"    {one_line(clean(line[:1]))}{one_line(clean(line[1:]))}".rstrip(), file=sys.stderr)
 
 
 def _as_ours(error: Exception) -> RomaError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from types import TracebackType
@@ -9,14 +10,16 @@ from typing import Any, Protocol, Self, TextIO
 
 from roma_ray.cli import render
 from roma_ray.cli.exits import write_no_more
+from roma_ray.cli.questions import answer_command, question
 from roma_ray.engine.state import ROOT, Node, RunState
 from roma_ray.engine.tree import apply
 from roma_ray.runlog.events import Event, EventType
-from roma_ray.types import NodeStatus
+from roma_ray.types import NodeStatus, StepKey
 
 _STYLES = {
     NodeStatus.PENDING: "dim",
     NodeStatus.RUNNING: "cyan",
+    NodeStatus.WAITING: "bold magenta",
     NodeStatus.COMPLETED: "green",
     NodeStatus.PARTIAL: "yellow",
     NodeStatus.FAILED: "red",
@@ -53,6 +56,7 @@ class LinesView:
         self._stream = stream
         self._state = RunState()
         self._began_s = time.time()
+        self._last_wait = ""
 
     @property
     def run_id(self) -> str:
@@ -84,8 +88,25 @@ class LinesView:
                 return f"{event.node_id} lost its worker: {render.cut(str(event.payload.get('reason', '')), 100)}"
             case EventType.WARNING:
                 return f"warning: {render.cut(event.payload['text'], 300)}"
+            case EventType.CALL_WAITING:
+                return self._wait_words(event)
+            case EventType.APPROVAL_ASKED:
+                approval = self._state.approvals[StepKey.parse(event.payload["step"])]
+                return f"{question(approval)}: {answer_command(event.run_id, approval)}"
+            case EventType.APPROVAL_ANSWERED:
+                words = render.cut(event.payload.get("words", ""), 100)
+                return f"{event.node_id} was answered: {event.payload['verdict']}" + (f" ({words})" if words else "")
             case _:
                 return ""
+
+    def _wait_words(self, event: Event) -> str:
+        # A pause of one provider holds up every node: it is said once, not once a node and second.
+        reason = render.cut(event.payload["reason"], 100)
+        what = re.split(r"[:(]", reason)[0]
+        if what == self._last_wait:
+            return ""
+        self._last_wait = what
+        return f"{event.node_id} waits for {reason}"
 
     def _step_words(self, node: Node) -> str:
         if node.status is NodeStatus.RUNNING:

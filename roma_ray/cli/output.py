@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import orjson
 
@@ -30,10 +30,13 @@ def print_text(text: str) -> None:
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of equal length as aligned columns; the last one is not padded."""
-    if not rows:
-        return
+    """Print rows of equal length as aligned columns."""
+    print_text("\n".join(columns(rows)))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows of equal length, at least one, as lines of aligned columns; the last column is not padded."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     for row in rows:
         padded = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
-        print("  ".join([*padded, row[-1]]).rstrip())
+        yield "  ".join([*padded, row[-1]]).rstrip()

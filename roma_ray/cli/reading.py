@@ -15,7 +15,7 @@ def read_runs(overrides: Sequence[str], *, limit: int) -> list[RunRow]:
     """The newest runs of the run log that `overrides` name."""
 
     async def read() -> list[RunRow]:
-        async with _opened(overrides) as log:
+        async with opened_log(overrides) as log:
             return await log.runs(limit=limit)
 
     return asyncio.run(read())
@@ -25,14 +25,15 @@ def read_events(overrides: Sequence[str], run: str) -> list[Event]:
     """All events of the run that `run`, an id or a unique beginning of one, names. Raises RunNotFound."""
 
     async def read() -> list[Event]:
-        async with _opened(overrides) as log:
+        async with opened_log(overrides) as log:
             return await log.read(await log.find(run))
 
     return asyncio.run(read())
 
 
 @contextlib.asynccontextmanager
-async def _opened(overrides: Sequence[str]) -> AsyncGenerator[RunLog]:
+async def opened_log(overrides: Sequence[str]) -> AsyncGenerator[RunLog]:
+    """The run log that `overrides` name, open inside."""
     log = await RunLog.open(load_config(overrides).config.runlog)
     try:
         yield log

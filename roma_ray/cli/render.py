@@ -151,7 +151,9 @@ def _line(node: Node, branch: str, width: int, now_s: float) -> TreeLine:
 
 
 def _facts(node: Node, now_s: float) -> Iterator[str]:
-    yield node.status.value
+    yield "waits for approval" if node.status is NodeStatus.WAITING else node.status.value
+    if node.waits_for and node.status is NodeStatus.RUNNING:
+        yield f"waits for {node.waits_for}"
     end_s = node.ended_at or now_s
     if node.started_at and end_s:
         yield seconds(max(0.0, end_s - node.started_at))

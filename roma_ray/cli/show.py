@@ -7,8 +7,9 @@ from typing import Any
 
 from roma_ray.cli import render
 from roma_ray.cli.output import print_json
+from roma_ray.cli.questions import question_lines, resume_command
 from roma_ray.cli.reading import read_events
-from roma_ray.engine.result import fault_document, tree_document
+from roma_ray.engine.result import approvals_document, fault_document, tree_document
 from roma_ray.engine.state import Node, RunState
 from roma_ray.engine.tree import fold
 from roma_ray.errors import UsageError
@@ -22,10 +23,13 @@ def show_run(run: str, overrides: Sequence[str], *, as_json: bool) -> None:
     """Print how the run that `run`, an id or a unique beginning of one, names stands: goal, tree, answer, faults."""
     state = fold(read_events(overrides, run))
     if as_json:
-        print_json(_run_document(state))
+        print_json(run_document(state))
         return
     print(f"run {state.run_id}: {state.status.value}, {render.usage_text(state.usage)}")
     print(f"goal: {state.goal}\n")
+    if state.forked_from:
+        part = f", anew from {state.forked_from['node_id']}" if state.forked_from.get("node_id") else ""
+        print(f"begun as run {state.forked_from['run_id']}{part}\n")
     for line in render.tree_lines(state):
         print(line.branch + line.text)
     root = state.root
@@ -36,8 +40,10 @@ def show_run(run: str, overrides: Sequence[str], *, as_json: bool) -> None:
         print(f"\nwarning: {warning}")
     if state.fault:
         print(f"\n{_fault_line(state.fault)}")
+    for line in question_lines(state):
+        print(line)
     if state.status not in (RunStatus.COMPLETED, RunStatus.RUNNING):
-        print(f"\nresume: python -m roma_ray.solve resume={state.run_id}")
+        print(f"\nresume: {resume_command(state.run_id)}")
 
 
 def show_node(run: str, node_id: str, overrides: Sequence[str], *, as_json: bool) -> None:
@@ -64,7 +70,8 @@ def show_node(run: str, node_id: str, overrides: Sequence[str], *, as_json: bool
         print("\n" + "\n".join(_call_lines(number, call)))
 
 
-def _run_document(state: RunState) -> dict[str, Json]:
+def run_document(state: RunState) -> dict[str, Json]:
+    """How a run stands, as `show --json` and `tree --json` print it."""
     return {
         "run_id": state.run_id,
         "status": state.status.value,
@@ -72,6 +79,8 @@ def _run_document(state: RunState) -> dict[str, Json]:
         "warnings": list(state.warnings),
         "limit_reached": state.limit_reached or None,
         "error": fault_document(state.fault),
+        "approvals": approvals_document(state),
+        "forked_from": state.forked_from,
         "usage": state.usage.as_dict(),
         "tree": tree_document(state),
     }

@@ -1,4 +1,4 @@
-"""What `python -m roma_ray.solve` does once it is clear that there is something to solve."""
+"""What `python -m roma_ray.solve` does once there is something to solve; `resume` and `rerun` do the same."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from roma_ray.cli import render
-from roma_ray.cli.exits import INTERRUPTED, ended, error_line
+from roma_ray.cli.exits import INTERRUPTED, ended, print_fault
 from roma_ray.cli.live import View, open_view
 from roma_ray.cli.logs import start_logging
 from roma_ray.cli.output import print_json, print_text
+from roma_ray.cli.questions import question_lines, resume_command
 from roma_ray.config import Config, load_config
 from roma_ray.engine.result import Result, fault_document
 from roma_ray.errors import RomaError, UsageError
@@ -23,14 +24,37 @@ from roma_ray.types import RunStatus, Usage
 
 OnEvent = Callable[[Event], None]
 Say = Callable[[str], None]
+Work = Callable[[Config, OnEvent, Say], Coroutine[Any, Any, Result]]
+"""Drives a run to its end."""
 
 
 def solve_command(args: Sequence[str]) -> int:
-    """Solve or resume what the overrides in `args` say, print the answer, and return the exit code.
+    """Solve, resume or replay what the overrides in `args` say, print the answer, and return the exit code.
 
     Every error is told here: on one line, as a document too where `output=json` was asked for. A run that was begun and
     did not complete says last how it is resumed.
     """
+
+    def work(config: Config, on_event: OnEvent, say: Say) -> Coroutine[Any, Any, Result]:
+        if config.resume:
+            return _resume(config.resume, args, on_event, say)
+        if config.replay:
+            return _replay(config, args, on_event, say)
+        return _begin(_goal(config), config, on_event, say)
+
+    return _driven(args, work)
+
+
+def rerun_command(run: str, *, node: str, goal: str | None, overrides: Sequence[str]) -> int:
+    """Do the run `run` anew from `node`, as `solve_command` does a goal."""
+
+    def work(config: Config, on_event: OnEvent, say: Say) -> Coroutine[Any, Any, Result]:
+        return _rerun(run, node, goal, overrides, on_event, say)
+
+    return _driven(overrides, work)
+
+
+def _driven(args: Sequence[str], work: Work) -> int:
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
         # Closed by whoever started us (`2>&-`).
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -40,13 +64,14 @@ def solve_command(args: Sequence[str]) -> int:
         if "output=json" in args:
             print_json(_error_document(view.run_id, error))
 
-    code = ended(lambda: _solve(args, view), errors="traceback" if "traceback=true" in args else "line", also=also)
+    errors = "traceback" if "traceback=true" in args else "line"
+    code = ended(lambda: _to_its_end(args, work, view), errors=errors, also=also)
     if code and view.run_id:
-        print(f"resume: python -m roma_ray.solve resume={view.run_id}", file=sys.stderr)
+        print(f"resume: {resume_command(view.run_id)}", file=sys.stderr)
     return code
 
 
-def _solve(args: Sequence[str], view: View) -> int:
+def _to_its_end(args: Sequence[str], work: Work, view: View) -> int:
     loaded = load_config(args)
     # What .env adds counts for the whole process: keys of providers, ROMA_RAY_HOME.
     os.environ.update({name: text for name, text in loaded.environ.items() if name not in os.environ})
@@ -60,12 +85,9 @@ def _solve(args: Sequence[str], view: View) -> int:
             signals.listen()
         view.on_event(event)
 
-    if config.resume:
-        work = _resume(config.resume, args, on_event, view.say)
-    else:
-        work = _begin(_goal(config), config, on_event, view.say)
+    running = work(config, on_event, view.say)
     with view:
-        result = asyncio.run(_until_stopped(work, signals))
+        result = asyncio.run(_until_stopped(running, signals))
     if result is None:
         if config.output == "json" and view.run_id:
             print_json(asyncio.run(_as_it_stands(config, view.run_id)).to_plain())
@@ -88,6 +110,22 @@ async def _resume(run_id: str, args: Sequence[str], on_event: OnEvent, say: Say)
     from roma_ray import api
 
     return await api.aresume(run_id, overrides=args, on_event=on_event, say=say)
+
+
+async def _replay(config: Config, args: Sequence[str], on_event: OnEvent, say: Say) -> Result:
+    from roma_ray import api
+
+    assert config.replay is not None
+    goal = _goal(config) if config.goal is not None or config.goal_file is not None else None
+    return await api.areplay(config.replay, goal=goal, overrides=args, on_event=on_event, say=say)
+
+
+async def _rerun(
+    run: str, node: str, goal: str | None, overrides: Sequence[str], on_event: OnEvent, say: Say
+) -> Result:
+    from roma_ray import api
+
+    return await api.rerun(run, node=node, goal=goal, overrides=overrides, on_event=on_event, say=say)
 
 
 async def _as_it_stands(config: Config, run_id: str) -> Result:
@@ -165,8 +203,9 @@ def _print_result(result: Result, config: Config) -> None:
         if text:
             print_text(text)
     if result.fault is not None:
-        fault = result.fault
-        print(error_line(f"{fault.code} {fault.message}" + (f" - {fault.cure}" if fault.cure else "")), file=sys.stderr)
+        print_fault(result.fault)
+    for line in question_lines(result.state):
+        print(line, file=sys.stderr)
     if result.status is not RunStatus.FAILED:
         print(render.summary(result), file=sys.stderr)
 
@@ -182,6 +221,7 @@ def _error_document(run_id: str, error: RomaError) -> dict[str, Any]:
         "warnings": [],
         "limit_reached": None,
         "error": fault_document(error.fault),
+        "approvals": [],
         "usage": Usage().as_dict(),
         "wall_s": 0.0,
         "tree": None,

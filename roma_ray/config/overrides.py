@@ -10,7 +10,7 @@ from typing import Any
 from roma_ray.config import keys
 from roma_ray.errors import ConfigError, UsageError
 
-RAW = frozenset({"goal", "goal_file", "resume", "output", "answer", "files"})
+RAW = frozenset({"goal", "goal_file", "resume", "record", "replay", "output", "answer", "files"})
 """Keys whose text is taken as it stands, with its quotes, commas and parentheses, before Hydra sees it."""
 
 _FILE = re.compile(r"""\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^,]+))\s*(?:,|$)""")

@@ -57,16 +57,17 @@ def changes(
 
 def changed_settings(before: Mapping[str, Json], now: Config) -> list[tuple[str, Json, Json]]:
     """The settings that shape a run's work and differ, as (key, before, now)."""
-    old, new = dict(_flat(before)), dict(_flat(storable(now)))
+    old, new = dict(flat(before)), dict(flat(storable(now)))
     keys = [key for key in sorted({*old, *new}) if key.partition(".")[0] not in FREE_TO_CHANGE]
     # A secret is in neither.
     return [(k, old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k) and not is_secret_name(k)]
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Json]]:
+def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Json]]:
+    """The full keys and values of a stored config."""
     for name, value in data.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
