@@ -164,12 +164,10 @@ class Leases:
             return ()
         soon = [] if self._is_scarce else (started or [self._usual_tokens])
         sizes = [*waiting, *soon][:MOST_CALLS]
-        requests, tokens, covered = self._requests, self._tokens, 0
+        covered = used = 0
         for size in sizes:
-            if requests < 1 or tokens < size:
+            if covered + 1 > self._requests or used + size > self._tokens:
                 break
-            requests, tokens, covered = requests - 1, tokens - size, covered + 1
-        if covered == len(sizes):
-            self._requests -= max(0, requests)
-            self._tokens -= max(0, tokens)
+            covered, used = covered + 1, used + size
+        self._requests, self._tokens = covered, used
         return tuple(sizes[covered:])

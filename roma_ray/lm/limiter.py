@@ -24,11 +24,11 @@ from roma_ray.lm.rules import Limits
 from roma_ray.lm.waiting import Tell, until_done
 
 _BEAT_S = 1.0
-"""How often the ledger hears of a process that works, and twice as seldom of one that does not."""
+"""How often the ledger is asked where nothing is short: so long may a pause or a place stay unknown."""
 _SOONEST_S = 0.02
 _FIRST_ANSWER_S = 0.5
 """Patience with a ledger that never answered: it may be starting."""
-_ANSWER_S = LAPSE_S - 2 * _BEAT_S
+_ANSWER_S = LAPSE_S - 1.5 * _BEAT_S
 """Patience with one that did; then the leases lapse."""
 _RECONNECT_WITHIN_S = 30.0
 _RECONNECT_S = 2.0
@@ -268,7 +268,7 @@ class Limiter:
     def _due_s(self) -> float:
         if self._refusals or self._passed:
             return self._asked_s
-        due_s = self._asked_s + (_BEAT_S if self._leases.open or self._queue else 2 * _BEAT_S)
+        due_s = self._asked_s + _BEAT_S
         if self._queue or self._leases.has_too_many:
             due_s = min(due_s, self._asked_s + self._gap_s)
         if self._is_paused and self._queue:
