@@ -60,7 +60,7 @@ class PostgresServer:
         self._user = _unprivileged()
         if self._user is not None:
             self._programs = _readable(self._programs, self._folder)
-            os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
+            self.give(self._folder)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port: int = probe.getsockname()[1]
@@ -122,6 +122,11 @@ class PostgresServer:
         with self._connect() as connection:
             for statement in statements:
                 connection.execute(statement.encode())
+
+    def give(self, folder: Path) -> None:
+        """Let the server own this folder, as a tablespace has to be."""
+        if self._user is not None:
+            os.chown(folder, self._user.pw_uid, self._user.pw_gid)
 
     def close(self) -> None:
         """Stop it and remove its data."""

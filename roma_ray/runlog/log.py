@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete
 
 from roma_ray.clock import now_s
 from roma_ray.config.schema import RunlogConfig
-from roma_ray.errors import Fenced, RunNotFound, StoreUnavailable
+from roma_ray.errors import Fenced, RunNotFound, StoreFull, StoreUnavailable
 from roma_ray.runlog import inbox
 from roma_ray.runlog.appends import EventRow
 from roma_ray.runlog.codec import encode
@@ -109,7 +109,7 @@ class RunLog:
 
         try:
             await self._writer.call("release", change)
-        except StoreUnavailable:
+        except (StoreUnavailable, StoreFull):
             self._held[lease] = held
             raise
         self._writer.drop(held, Fenced(f"the lease on run {lease.run_id} was given up"))

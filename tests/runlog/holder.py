@@ -40,6 +40,8 @@ async def _act(log: RunLog, lease: Lease, line: str) -> object:
         case ["lost"]:
             await asyncio.wait_for(lease.lost.wait(), 10)
             return "lost"
+        case ["failed"]:
+            return await asyncio.wait_for(asyncio.shield(lease.failed), 10)
         case ["release"]:
             await log.release(lease, RunStatus.INTERRUPTED)
             return "released"

@@ -138,7 +138,8 @@ async def test_a_kill_before_taking_changes_nothing(open_log: OpenLog, start_hol
     assert len(await log.read("run")) == 1
 
 
-async def test_a_full_disk_is_said_once_and_nothing_is_written_after_the_gap(
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_failed_write_is_said_once_and_nothing_is_written_after_the_gap(
     open_log: OpenLog, start_holder: StartHolder
 ) -> None:
     holder = await start_holder("create", "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,3 +89,19 @@ async def test_durability_decides_whether_each_commit_is_flushed(path: Path, dur
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == synchronous
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
     await log.close()
+
+
+async def test_a_log_in_memory_is_shared_by_its_name_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = await RunLog.open(RunlogConfig(url="memory://one"))
+    await log.create("run", goal="g", started={})
+    await log.close()
+    for url, runs in (("memory://one", 1), ("memory://two", 0), ("memory://", 0)):
+        log = await RunLog.open(RunlogConfig(url=url))
+        assert len(await log.runs()) == runs
+        await log.close()
+    assert os.listdir() == []
+    with pytest.raises(ConfigError, match="memory://one/two"):
+        await RunLog.open(RunlogConfig(url="memory://one/two"))

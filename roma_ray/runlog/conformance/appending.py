@@ -94,21 +94,20 @@ async def _append_around_a_fault(bench: Bench, point: str) -> None:
 
 
 async def no_other_change_is_doubled_when_its_answer_gets_lost(bench: Bench) -> None:
-    for name in _CHANGES:
-        await _change_around_a_fault(bench, f"runlog.after_{name}")
+    await _change_around_faults(bench, "after")
 
 
 async def every_other_change_that_failed_is_made_after_all(bench: Bench) -> None:
-    for name in _CHANGES:
-        await _change_around_a_fault(bench, f"runlog.before_{name}")
+    await _change_around_faults(bench, "before")
 
 
 _CHANGES = ("create", "import", "take", "send", "acknowledge", "release", "delete")
 
 
-async def _change_around_a_fault(bench: Bench, point: str) -> None:
-    log, run_id, copied = await bench.open(), bench.id(point), bench.id(point + "-copy")
-    faults.arm(point, "raise")
+async def _change_around_faults(bench: Bench, when: str) -> None:
+    log, run_id, copied = await bench.open(), bench.id(), bench.id("copy")
+    for name in _CHANGES:
+        faults.arm(f"runlog.{when}_{name}", "raise")
     lease = await log.create(run_id, goal="g", started={})
     await log.send(run_id, "first", {})
     await log.release(lease, RunStatus.INTERRUPTED)
@@ -122,7 +121,6 @@ async def _change_around_a_fault(bench: Bench, point: str) -> None:
     same([event.seq for event in await log.read(copied)], [1, 2])
     await log.delete(copied)
     same(await log.read(copied), [])
-    faults.disarm()
 
 
 async def an_imported_run_begins_with_all_its_events_and_is_held(bench: Bench) -> None:
