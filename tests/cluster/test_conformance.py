@@ -161,3 +161,26 @@ async def test_a_backend_knows_on_how_many_machines_it_runs(backend: Backend) ->
 
 async def test_a_backend_knows_how_many_workers_it_may_have(backend: Backend) -> None:
     assert backend.workers >= 1
+
+
+async def test_workers_know_how_long_the_owner_of_a_session_is_believed_to_live(
+    backend: Backend, session: Session, tmp_path: Path
+) -> None:
+    assert (await run(backend, session, work.heard_for))[1] is None
+    (tmp_path / "owned").mkdir()
+    owned = replace(session_in(tmp_path / "owned"), id=f"{tmp_path.name}-owned", renew=work.renew, ttl_s=100.0)
+    await backend.open_session(owned)
+    assert 90 < (await run(backend, owned, work.heard_for))[1] < 100
+    backend.renew_session(owned.id, 1000.0)
+    async with asyncio.timeout(10):
+        while (await run(backend, owned, work.heard_for))[1] < 900:
+            await asyncio.sleep(0.01)
+    await backend.close_session(owned.id)
+    backend.renew_session(owned.id, 1.0)
+
+
+async def test_what_is_left_of_a_promise_counts_from_when_it_was_made(backend: Backend, tmp_path: Path) -> None:
+    owned = replace(session_in(tmp_path), setup=work.slow_setup, renew=work.renew, ttl_s=100.0)
+    await backend.open_session(owned)
+    assert (await run(backend, owned, work.heard_for))[1] < 99.5
+    await backend.close_session(owned.id)

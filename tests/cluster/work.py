@@ -17,6 +17,11 @@ async def setup(folder: Path) -> dict[str, Any]:
     return {"folder": folder, "at": time.monotonic_ns()}
 
 
+async def slow_setup(folder: Path) -> dict[str, Any]:
+    await asyncio.sleep(0.6)
+    return await setup(folder)
+
+
 async def broken_setup(folder: Path) -> Any:
     mark(folder, "setup")
     await asyncio.sleep(0.05)
@@ -25,6 +30,16 @@ async def broken_setup(folder: Path) -> Any:
 
 async def teardown(state: dict[str, Any]) -> None:
     mark(state["folder"], "teardown")
+
+
+def renew(state: dict[str, Any], ttl_s: float) -> None:
+    """Remembers how long its owner is believed to live, and when it was told."""
+    state["until"] = time.monotonic() + ttl_s
+
+
+async def heard_for(state: Any, request: Any, inputs: Any, emit: Any) -> tuple[Any, Any]:
+    """For how many seconds the owner is still believed to live; None when nothing was promised."""
+    return (state["until"] - time.monotonic() if "until" in state else None), None
 
 
 def mark(folder: Path, kind: str) -> None:
