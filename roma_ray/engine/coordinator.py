@@ -44,10 +44,12 @@ from roma_ray.lm.local_server import LocalServer
 from roma_ray.lm.providers import ResolvedModels, with_local_endpoint
 from roma_ray.runlog.events import EventType
 from roma_ray.runlog.lease import Lease
-from roma_ray.runlog.log import RunLog
+from roma_ray.runlog.log import LEASE_TTL_S, RunLog
 from roma_ray.types import Fault, Json, NodeStatus, Outcome, RunStatus, StepKey, TaskType
 
 _DEFAULT_MAX_COST_USD = 5.0
+_RENEW_S = 5.0
+"""How often workers are told that the coordinator is there; what it promises lasts three times as long."""
 _log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
@@ -300,12 +302,13 @@ class Coordinator:
             asyncio.create_task(_only_people(run)),
             asyncio.create_task(_log_lost(lease)),
         ]
+        renewing = asyncio.create_task(self._renew(lease))
         try:
             done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
             left.append(done.pop().result())
             solving.cancel()
         finally:
-            for task in reasons:
+            for task in (*reasons, renewing):
                 task.cancel()
 
     async def _read_mail(self, run: Run, lease: Lease) -> _Leave:
@@ -319,6 +322,12 @@ class Coordinator:
                 case _:
                     run.warn(f"a message of the unknown kind {message.kind!r} was left aside")
         return await _log_lost(lease)
+
+    async def _renew(self, lease: Lease) -> None:
+        """Let the workers know, as long as it is so, that this process is the one to work for."""
+        while True:
+            self._backend.renew_session(lease.run_id, max(0.0, lease.expires_mono_s - clock.mono_s()))
+            await asyncio.sleep(_RENEW_S)
 
     @contextlib.asynccontextmanager
     async def _session(self, run: Run, resolved: ResolvedModels) -> AsyncGenerator[None]:
@@ -335,6 +344,8 @@ class Coordinator:
             setup=entry.open_session,
             argument=argument,
             teardown=entry.close_session,
+            renew=entry.renew_session,
+            ttl_s=LEASE_TTL_S,
         )
         await self._backend.open_session(session)
         try:

@@ -303,7 +303,7 @@ class Run:
                 asyncio.timeout(self._time_left_s(key) if reservation.grant.calls != 0 else _JOIN_S),
                 self._backend.submit(task, [self._passed(solved) for solved in inputs]) as stream,
             ):
-                payload: dict[str, Json] = {"step": str(key), "worker": stream.worker}
+                payload: dict[str, Json] = {"step": str(key), "worker": stream.worker, "ran_s": self._ran_so_far_s()}
                 self._append(EventType.STEP_STARTED, key.node_id, payload)
                 async for batch in stream:
                     for record in batch:
@@ -365,7 +365,7 @@ class Run:
     async def _commit(self, key: StepKey, outcome: Outcome) -> Outcome:
         """Write the outcome down; only then may anything that depends on it start."""
         faults.hit("step.before_commit")
-        payload: dict[str, Json] = {"step": str(key), "outcome": outcome.to_plain()}
+        payload: dict[str, Json] = {"step": str(key), "outcome": outcome.to_plain(), "ran_s": self._ran_so_far_s()}
         await self._append(EventType.STEP_DONE, key.node_id, payload)
         faults.hit("step.after_commit")
         return outcome
@@ -395,6 +395,9 @@ class Run:
     def ran_s(self) -> float:
         """Running time of this process so far."""
         return clock.mono_s() - self._started_s
+
+    def _ran_so_far_s(self) -> float:
+        return round(self.ran_s(), 3)
 
     def _append(self, kind: EventType, node_id: str, payload: dict[str, Json]) -> asyncio.Future[int]:
         committed = self._log.append(self._lease, NewEvent(type=kind, node_id=node_id, payload=payload))

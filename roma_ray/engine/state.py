@@ -85,7 +85,9 @@ class RunState:
     started_at: float | None = None
     ended_at: float | None = None
     ran_s: float = 0.0
-    """Running time of the epochs that ended in order."""
+    """Running time of all epochs before this one."""
+    epoch_ran_s: float = 0.0
+    """Running time of this epoch, as far as its events tell; never by wall clock, which may be set."""
     nodes: dict[str, Node] = field(default_factory=dict)
     outcomes: dict[StepKey, Outcome] = field(default_factory=dict)
     answers: dict[str, dict[str, list[CallRecord]]] = field(default_factory=dict)

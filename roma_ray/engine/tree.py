@@ -25,6 +25,7 @@ def apply(state: RunState, event: Event) -> None:
     """Bring `state` up to `event`. Total: every type of event has its branch, an unknown node is an error of ours."""
     state.seq, state.epoch = event.seq, event.epoch
     payload = event.payload
+    state.epoch_ran_s = payload.get("ran_s", state.epoch_ran_s)
     match event.type:
         case EventType.RUN_STARTED:
             _start(state, event)
@@ -34,6 +35,7 @@ def apply(state: RunState, event: Event) -> None:
             # A process that left in order has said so.
             state.recoveries = state.recoveries + 1 if state.status is RunStatus.RUNNING else 0
             state.status = RunStatus.RUNNING
+            state.ran_s, state.epoch_ran_s = state.ran_s + state.epoch_ran_s, 0.0
         case EventType.STEP_STARTED:
             _start_step(state, event)
         case EventType.CALL_ANSWERED | EventType.CALL_CACHED | EventType.CALL_FAILED:
@@ -189,7 +191,7 @@ def _end(state: RunState, event: Event) -> None:
     state.status = RunStatus(payload["status"])
     state.fault = Fault.from_plain(payload["fault"]) if payload.get("fault") else None
     state.limit_reached = payload.get("limit_reached", "")
-    state.ran_s += payload.get("wall_s", 0.0)
+    state.ran_s, state.epoch_ran_s = state.ran_s + payload.get("wall_s", 0.0), 0.0
     state.ended_at = event.time_s
     if state.status in (RunStatus.INTERRUPTED, RunStatus.CANCELLED):
         _stop_open_nodes(state, cancelled=state.status is RunStatus.CANCELLED)
