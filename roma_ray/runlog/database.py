@@ -25,6 +25,8 @@ PATIENCE_S = 30.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 1.0
 _SHORTEST_TRY_S = 2.0
 """A try that begins later than this before the end could not be cut short in time."""
+_ASIDE_S = 5.0
+"""What a heartbeat or a look at the inbox may take, so that appends behind it do not wait for long."""
 
 _log = logging.getLogger(__name__)
 _trying = threading.local()
@@ -61,12 +63,13 @@ class Database:
         """What the driver raises, wrapped by SQLAlchemy or not: the hot path uses the driver's cursor."""
         return errors_of(self.engine)
 
-    def patiently(self, attempt: Callable[[int], T]) -> T:
+    def patiently(self, attempt: Callable[[int], T], *, since_mono_s: float | None = None) -> T:
         """What `attempt(n)` returns, n being the number of failures before it. Blocks, PATIENCE_S at most.
 
-        Tried again with back-off while the trouble is a passing one. Raises StoreFull and StoreUnavailable.
+        Tried once, and again with back-off while the trouble is a passing one. `since_mono_s` is when the waiting for
+        it began, if that was earlier. Raises StoreFull and StoreUnavailable.
         """
-        deadline_mono_s = mono_s() + PATIENCE_S
+        deadline_mono_s = (mono_s() if since_mono_s is None else since_mono_s) + PATIENCE_S
         failures = 0
         while True:
             try:
@@ -105,9 +108,9 @@ def _before(deadline_mono_s: float, attempt: Callable[[int], T], failures: int) 
 
 
 def seconds_left() -> float:
-    """How long this thread's present try may still take, for drivers that can be told: PATIENCE_S when none is."""
+    """How long this thread's present try may still take, for drivers that can be told; less where nobody waits."""
     until_mono_s = getattr(_trying, "until_mono_s", None)
-    return PATIENCE_S if until_mono_s is None else max(_SHORTEST_TRY_S, until_mono_s - mono_s())
+    return _ASIDE_S if until_mono_s is None else max(_SHORTEST_TRY_S, until_mono_s - mono_s())
 
 
 def cause_of(error: BaseException) -> str:

@@ -58,6 +58,7 @@ class _Append:
     events: Sequence[NewEvent]
     time_s: float
     future: asyncio.Future[int]
+    queued_mono_s: float = field(default_factory=mono_s)
     rows: list[EventRow] = field(default_factory=list)
 
 
@@ -66,6 +67,7 @@ class _Call:
     name: str
     change: Callable[[Connection], Any]
     future: asyncio.Future[Any]
+    queued_mono_s: float = field(default_factory=mono_s)
 
 
 class _Stop:
@@ -191,7 +193,9 @@ class Writer:
         batch = [job for job in jobs if self._number(job, answers)]
         if batch:
             try:
-                refused = self._database.patiently(lambda failures: self._commit(batch, is_retry=failures > 0))
+                refused = self._database.patiently(
+                    lambda failures: self._commit(batch, is_retry=failures > 0), since_mono_s=batch[0].queued_mono_s
+                )
             except Exception as error:
                 # Even a bug of ours must be answered: a future that never ends would hang its run.
                 refused = dict.fromkeys((job.held for job in batch), error)
@@ -257,7 +261,7 @@ class Writer:
             return result
 
         try:
-            answer = self._database.patiently(attempt)
+            answer = self._database.patiently(attempt, since_mono_s=job.queued_mono_s)
         except Exception as error:
             # Whatever it is belongs to the caller; the thread goes on for the others.
             answer = error

@@ -179,7 +179,9 @@ async def test_a_server_that_stands_still_is_given_up_in_time_and_used_again_onc
     log = await open_at(troubled.url)
     lease, other = await log.create("run", goal="g", started={}), await log.create("other", goal="g", started={})
     assert await log.append(lease, note("before")) == 2
+    listening = asyncio.ensure_future(anext(log.messages(other)))
     troubled.freeze()
+    await asyncio.sleep(1)
     try:
         with pytest.raises(StoreUnavailable, match="could not be reached for 4 s: the server does not answer"):
             await asyncio.wait_for(log.append(lease, note("lost")), 20)
@@ -191,6 +193,8 @@ async def test_a_server_that_stands_still_is_given_up_in_time_and_used_again_onc
     with pytest.raises(StoreUnavailable):
         await log.append(lease, note("a gap"))
     assert await log.append(other, note("goes on")) == 2
+    await log.send("other", "hello", {})
+    assert (await asyncio.wait_for(listening, 10)).kind == "hello"
     await log.release(lease, RunStatus.INTERRUPTED)
     await log.take("run")
     # The server may have made the commit that nobody waited for any more, but nothing after it.
