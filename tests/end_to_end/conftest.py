@@ -44,6 +44,12 @@ def inline(scripted: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> S
     return _solving("inline", scripted, home, monkeypatch)
 
 
+@pytest.fixture
+def solving_on_ray(scripted: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> Solving:
+    """The same, on Ray only."""
+    return _solving("local", scripted, home, monkeypatch)
+
+
 def _solving(backend: str, scripted: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch) -> Solving:
     monkeypatch.setenv("ROMA_RAY_HOME", str(home))
     reached = (f"cluster={backend}", "lm.model=openai/scripted", f"lm.api_base={scripted.base_url}")
