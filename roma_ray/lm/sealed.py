@@ -25,12 +25,12 @@ def differs(
     """The error for a request that was not recorded, or not as often; `known` is what was recorded of its step.
 
     The first line of its message names the step and the role. Below it stands the first place where the request parts
-    from the recorded one that is nearest, as a unified diff of at most 10 lines.
+    from the recorded one of that role that is nearest, as a unified diff of at most 10 lines.
     """
     who = f"{step} ({role})"
-    records = list(chain.from_iterable(known.values()))
+    records = [record for record in chain.from_iterable(known.values()) if record.role == role]
     if not records:
-        return ReplayDiffers(f"{who} calls its model, and the recording has no call of this step")
+        return ReplayDiffers(f"{who} calls its model, and the recording has no such call of this step")
     if known.get(key):
         return ReplayDiffers(f"{who} makes a request more often than it was recorded ({len(known[key])} times)")
     readable = [record for record in records if record.request is not None]
@@ -40,8 +40,7 @@ def differs(
             "since texts were not recorded (runlog.prompts=hash)"
         )
     asked = _lines(request)
-    of_role = [record for record in readable if record.role == role]
-    nearest = _nearest([_lines(record.request) for record in of_role or readable], asked)
+    nearest = _nearest([_lines(record.request) for record in readable], asked)
     return ReplayDiffers("\n".join([f"{who} makes a request that was not recorded", *_first_place(nearest, asked)]))
 
 

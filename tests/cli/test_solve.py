@@ -27,6 +27,7 @@ DOCUMENT_KEYS = [
     "warnings",
     "limit_reached",
     "error",
+    "approvals",
     "usage",
     "wall_s",
     "tree",
