@@ -337,6 +337,9 @@ class Limiter:
             except (ConnectionError, TimeoutError):
                 await asyncio.sleep(_RECONNECT_S)
                 continue
+            except Exception:
+                _log.exception("the ledger of %s failed; this process goes on without it", self._label)
+                return
             if answer.knows_you:
                 break
             self._shared_link.ledger = ""

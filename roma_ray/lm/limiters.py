@@ -42,6 +42,8 @@ class _Shared:
     """A limiter with what each of its users states as limits; it is closed with the last one."""
 
     limiter: Limiter
+    loop: asyncio.AbstractEventLoop
+    """Kept, so that no other loop gets its id."""
     stated: dict[object, Limits] = field(default_factory=dict[object, Limits])
 
 
@@ -62,7 +64,7 @@ class Limiters:
         with self._lock:
             shared = self._shared.get((id(loop), name))
             if shared is None:
-                shared = _Shared(Limiter(label(place), self._desk_of(name), limits))
+                shared = _Shared(Limiter(label(place), self._desk_of(name), limits), loop)
                 self._shared[id(loop), name] = shared
             stated = shared.stated.get(user, limits)
             shared.stated[user] = stated & limits
