@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from roma_ray.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from roma_ray.api import Result, aresume, asolve, resume, solve

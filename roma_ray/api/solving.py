@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roma_ray.api.answer_schema import answer_schema
+from roma_ray.api.runs import load_state
 from roma_ray.api.shared import coordinator_of
 from roma_ray.config import Config, Loaded, load_config, storable
 from roma_ray.config.overrides import is_utf8
@@ -88,29 +89,23 @@ async def aresume(
     (`refuse`), a new run that keeps what is done (`fork`), or the same run with the change (`accept`). Raises
     RunNotFound, RunHeld while another process has it, and what `asolve` raises.
     """
-    here = load_config(overrides)
-    async with coordinator_of(here.config, say) as coordinator:
-        run_id = await coordinator.find(run_id)
-        state = await coordinator.read(run_id)
-        loaded = load_config(overrides, base=state.config)
-        config, stored = loaded.config, storable(loaded.config)
-        changes = _changes(state, config)
-        if changes and config.on_change == "refuse":
-            raise DefinitionChanged("; ".join(changes))
-        resolved = _models(loaded)
-        if changes and config.on_change == "fork":
-            return await coordinator.fork(run_id, resolved, stored=stored, cut=None, on_event=on_event)
-        if state.status is RunStatus.COMPLETED:
-            # A stored value that is lost is made anew below, from the recorded answers.
-            with contextlib.suppress(ValueLost):
-                return await stored_result(state, config)
-        reopened: dict[str, Json] | None = None
-        limits_changed = any(state.config.get(name) != stored.get(name) for name in ("limits", "approve"))
-        if state.status.is_end or changes or limits_changed:
-            kept = {name: state.config[name] for name in _OF_ONE_PROCESS if name in state.config}
-            new = {name: value for name, value in stored.items() if name not in _OF_ONE_PROCESS}
-            reopened = {"changes": changes, "config": {**kept, **new}, "fingerprint": fingerprint(config)}
-        return await coordinator.resume(run_id, resolved, reopened=reopened, on_event=on_event)
+    state = await load_state(load_config(overrides).config, run_id)
+    loaded = load_config(overrides, base=state.config)
+    config, stored = loaded.config, storable(loaded.config)
+    changes = _changes(state, config)
+    if changes and config.on_change == "refuse":
+        raise DefinitionChanged("; ".join(changes))
+    forks = bool(changes) and config.on_change == "fork"
+    if state.status is RunStatus.COMPLETED and not forks:
+        # A stored value that is lost is made anew below, from the recorded answers.
+        with contextlib.suppress(ValueLost):
+            return await stored_result(state, config)
+    resolved = _models(loaded)
+    async with coordinator_of(config, say) as coordinator:
+        if forks:
+            return await coordinator.fork(state.run_id, resolved, stored=stored, cut=None, on_event=on_event)
+        reopened = _reopened(state, stored, changes, config)
+        return await coordinator.resume(state.run_id, resolved, reopened=reopened, on_event=on_event)
 
 
 async def rerun(
@@ -128,16 +123,14 @@ async def rerun(
     takes the place of the node's goal, `overrides` of settings. What is kept costs nothing. Raises RunNotFound,
     UsageError for a node that the present tree has not, and what `asolve` raises.
     """
-    here = load_config(overrides)
-    async with coordinator_of(here.config, say) as coordinator:
-        run_id = await coordinator.find(run_id)
-        state = await coordinator.read(run_id)
-        # A recording knows nothing of what is done anew, and is not written over by it.
-        base = {name: value for name, value in state.config.items() if name not in ("record", "replay")}
-        loaded = load_config(overrides, base=base)
-        resolved = _models(loaded)
-        cut = Cut(node_id=node, goal=goal or "")
-        return await coordinator.fork(run_id, resolved, stored=storable(resolved.config), cut=cut, on_event=on_event)
+    state = await load_state(load_config(overrides).config, run_id)
+    # A recording knows nothing of what is done anew, and is not written over by it.
+    base = {name: value for name, value in state.config.items() if name not in ("record", "replay")}
+    loaded = load_config(overrides, base=base)
+    resolved = _models(loaded)
+    stored, cut = storable(resolved.config), Cut(node_id=node, goal=goal or "")
+    async with coordinator_of(loaded.config, say) as coordinator:
+        return await coordinator.fork(state.run_id, resolved, stored=stored, cut=cut, on_event=on_event)
 
 
 def solve(
@@ -173,6 +166,16 @@ def _models(loaded: Loaded) -> ResolvedModels:
     if loaded.config.replay is not None:
         return without_keys(loaded.config)
     return resolve_models(loaded.config, loaded.environ)
+
+
+def _reopened(state: RunState, stored: dict[str, Json], changes: list[str], config: Config) -> dict[str, Json] | None:
+    """The payload of `run.reopened`; None where the run neither ended nor is given anything anew."""
+    limits_changed = any(state.config.get(name) != stored.get(name) for name in ("limits", "approve"))
+    if not (state.status.is_end or changes or limits_changed):
+        return None
+    kept = {name: state.config[name] for name in _OF_ONE_PROCESS if name in state.config}
+    new = {name: value for name, value in stored.items() if name not in _OF_ONE_PROCESS}
+    return {"changes": changes, "config": {**kept, **new}, "fingerprint": fingerprint(config)}
 
 
 def _changes(state: RunState, config: Config) -> list[str]:

@@ -173,14 +173,6 @@ class Coordinator:
         lease = await self._log.take(run_id)
         return await self._drive(lease, _with_limits(resolved), on_event, recording=recording, reopened=reopened)
 
-    async def find(self, prefix: str) -> str:
-        """The id of the run that a unique prefix names. Raises RunNotFound."""
-        return await self._log.find(prefix)
-
-    async def read(self, run_id: str) -> RunState:
-        """The folded state of a run, whoever holds it."""
-        return fold(await self._log.read(run_id))
-
     async def _drive(
         self,
         lease: Lease,
@@ -331,11 +323,13 @@ class Coordinator:
 
     @contextlib.asynccontextmanager
     async def _session(self, run: Run, resolved: ResolvedModels) -> AsyncGenerator[None]:
+        # The url may hold a password, and a worker writes no log.
+        runlog = resolved.config.runlog.model_copy(update={"url": ""})
         argument = SessionArgument(
             run_id=run.run_id,
             goal=run.state.goal,
             day=run.state.day,
-            config=resolved.config,
+            config=resolved.config.model_copy(update={"runlog": runlog}),
             keys=resolved.keys,
             answer_schema=run.state.answer_schema,
         )

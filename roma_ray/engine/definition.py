@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import roma_ray
 from roma_ray.config import ROLES, Config, storable
 from roma_ray.redact import is_secret_name
 from roma_ray.types import Json
+from roma_ray.version import __version__
 
 FREE_TO_CHANGE = (
     "approve",
@@ -38,7 +38,7 @@ FREE_TO_CHANGE = (
 
 def fingerprint(config: Config) -> dict[str, str]:
     """What besides the settings shapes a run: version, and a hash for each file or module that the settings name."""
-    return {"version": roma_ray.__version__, **{name: _hash_of(path) for name, path in _sources(config)}}
+    return {"version": __version__, **{name: _hash_of(path) for name, path in _sources(config)}}
 
 
 def changes(
