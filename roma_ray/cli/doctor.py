@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from roma_ray import clock
+from roma_ray.cli.exits import as_ours
 from roma_ray.cli.output import print_json, print_text
 from roma_ray.config import Config, load_config
 from roma_ray.errors import RomaError
@@ -76,8 +76,9 @@ def _all_checks(overrides: Sequence[str], *, ray: bool) -> Iterator[Check]:
 def _tried(name: str, try_out: Callable[[], Check]) -> Check:
     try:
         return try_out()
-    except RomaError as error:
-        return _failed(name, error)
+    except Exception as error:
+        # A doctor that falls ill over one thing would not look at the others.
+        return _failed(name, as_ours(error))
 
 
 def _failed(name: str, error: RomaError) -> Check:
@@ -176,18 +177,20 @@ async def _write_a_run(config: Config) -> None:
 
 def _storage(config: Config) -> Check:
     """Stores a value, reads it back and takes it out again."""
+    from roma_ray.storage.files import FileStorage
     from roma_ray.storage.values import ValueStore
 
-    store = ValueStore(config.storage.base_path, f"doctor-{clock.new_run_id()}")
+    base, name = config.storage.base_path, f"doctor-{clock.new_run_id()}"
+    is_local = "://" not in base
+    if is_local:
+        FileStorage(base, name)
+    store = ValueStore(base, name)
     try:
         store.get(store.put("a look by roma-ray doctor"))
     finally:
-        with contextlib.suppress(RomaError):
-            store.remove_all()
-    text = f"writes and reads: {config.storage.base_path}"
-    if "://" in config.storage.base_path:
-        return Check(name="storage", status="ok", text=text)
-    return _with_room("storage", text, Path(config.storage.base_path))
+        store.remove_all()
+    text = f"writes and reads: {base}"
+    return _with_room("storage", text, Path(base)) if is_local else Check(name="storage", status="ok", text=text)
 
 
 def _with_room(name: str, text: str, folder: Path) -> Check:

@@ -39,7 +39,7 @@ def ended(
     except Exception as raised:
         if errors == "traceback":
             traceback.print_exc()
-        error = _as_ours(raised)
+        error = as_ours(raised)
         print_fault(error.fault)
         if also is not None:
             also(error)
@@ -69,7 +69,8 @@ def print_fault(fault: Fault) -> None:
         print(f"    {one_line(clean(line[:1]))}{one_line(clean(line[1:]))}".rstrip(), file=sys.stderr)
 
 
-def _as_ours(error: Exception) -> RomaError:
+def as_ours(error: Exception) -> RomaError:
+    """`error` itself where it is one of ours; any other is a bug, and told as such."""
     # Imported here, since `--help` must not pay for the data types that errors.py builds on.
     from roma_ray.errors import RomaError
 

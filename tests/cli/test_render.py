@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import time
+from dataclasses import replace
+
+from roma_ray.cli.live import LinesView
 from roma_ray.cli.render import seconds, tree_lines, usage_text
 from roma_ray.engine.state import Node, RunState
-from roma_ray.types import NodeStatus, Usage
+from roma_ray.runlog.events import EventType
+from roma_ray.types import NodeStatus, PlannedTask, Usage
+from tests.engine.test_tree import Log
 
 
 def tree(width: int, *, failed: int | None = None) -> RunState:
@@ -54,3 +61,29 @@ def test_durations_and_usage_read_well() -> None:
     )
     assert usage_text(usage) == "12 calls (1 failed, 2 known), 3,400 tokens, $0.0123"
     assert usage_text(Usage(lm_calls=1, cost_usd=None)) == "1 call, 0 tokens, price unknown"
+
+
+def test_what_a_node_waits_for_stands_beside_it() -> None:
+    state = tree(2)
+    state.nodes["root.0"] = replace(state.nodes["root.0"], status=NodeStatus.RUNNING, waits_for="rate limit of x: 9 s")
+    state.nodes["root.1"] = replace(state.nodes["root.1"], status=NodeStatus.WAITING)
+    _, first, second = (line.text for line in tree_lines(state))
+    assert first.endswith("running  waits for rate limit of x: 9 s") and second.endswith("waits for approval")
+
+
+def test_a_pause_that_holds_up_every_node_is_one_line_and_so_is_a_question() -> None:
+    out = io.StringIO()
+    view = LinesView(out)
+    log = Log().planned("root", PlannedTask(goal="a"), PlannedTask(goal="b"))
+    for seconds_left in (12, 11, 10):
+        for node in ("root.0", "root.1"):
+            reason = f"rate limit of x: {seconds_left} s"
+            log.add(EventType.CALL_WAITING, node, step=f"{node}/descend~0", role="executor", reason=reason)
+    log.add(EventType.APPROVAL_ASKED, "root", step="root/descend~0").events[-1].payload["kind"] = "plan"
+    for event in log.events:
+        view.on_event(replace(event, time_s=event.time_s + time.time()))
+    said = [line.partition("] ")[2] for line in out.getvalue().splitlines()]
+    assert said[-2:] == [
+        "root.0 waits for rate limit of x: 12 s",
+        "root waits for approval of its plan: roma-ray approve r root",
+    ]
