@@ -5,51 +5,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 from roma_ray import clock
 from roma_ray.cluster import create_backend, garbage
 from roma_ray.cluster.backend import Backend, Session
-from roma_ray.config import ROLES, Config, Price, Role
+from roma_ray.config import Config
 from roma_ray.engine import entry, estimate
-from roma_ray.engine.budget import WorstCase
 from roma_ray.engine.definition import fingerprint
 from roma_ray.engine.files import BroughtFile, bring_back, bring_in
 from roma_ray.engine.fork import Cut, forked, with_copied_values
+from roma_ray.engine.limits import prices_of, with_limits, worst_case
 from roma_ray.engine.places import Places
 from roma_ray.engine.recording import Recording, check_recordable, read_recording, write_recording
-from roma_ray.engine.request import DEFAULT_MAX_TOKENS, SessionArgument
+from roma_ray.engine.request import SessionArgument
 from roma_ray.engine.result import Result, all_warnings
-from roma_ray.engine.run import OnEvent, Run, Solved
+from roma_ray.engine.run import OnEvent, Run
 from roma_ray.engine.solver import solve_node
-from roma_ray.engine.state import ROOT, Node, RunState
+from roma_ray.engine.state import ROOT, Node, RunState, Solved
 from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import fold
+from roma_ray.engine.watch import Leave, watch
 from roma_ray.errors import (
-    Cancelled,
     DeadLettered,
     Fenced,
     ModelUnavailable,
-    PriceUnknown,
     RomaError,
     StoreFull,
     StoreUnavailable,
     UserError,
 )
 from roma_ray.lm import local_model
-from roma_ray.lm.cost import price_of
 from roma_ray.lm.local_server import LocalServer
 from roma_ray.lm.providers import ResolvedModels, with_local_endpoint
 from roma_ray.runlog.events import EventType
 from roma_ray.runlog.lease import Lease
 from roma_ray.runlog.log import LEASE_TTL_S, RunLog
-from roma_ray.types import Fault, Json, NodeStatus, Outcome, RunStatus, StepKey, TaskType
+from roma_ray.types import Fault, Json, NodeStatus, Outcome, RunStatus, StepKey
 
-_DEFAULT_MAX_COST_USD = 5.0
-_RENEW_S = 5.0
-"""How often workers are told that the coordinator is there; what it promises lasts three times as long."""
 _log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
@@ -105,7 +99,7 @@ class Coordinator:
         Raises UserError for what is wrong before the first call; Fenced, StoreUnavailable and StoreFull when the run
         has to be left; CancelledError leaves it interrupted. Everything else is in the result.
         """
-        resolved = _with_limits(resolved)
+        resolved = with_limits(resolved)
         run_id = clock.new_run_id()
         await self._check_modules(run_id, goal, resolved)
         storage = resolved.config.storage
@@ -137,7 +131,7 @@ class Coordinator:
         The first run stays as it is, whoever holds it. Raises UsageError for a node that it has not, and what `solve`
         raises.
         """
-        resolved = _with_limits(resolved)
+        resolved = with_limits(resolved)
         await _check_record(resolved.config)
         new_id = clock.new_run_id()
         events = forked(await self._log.read(run_id), _definition(resolved.config, stored), cut)
@@ -171,7 +165,7 @@ class Coordinator:
         await _check_record(resolved.config)
         recording = await _recording_of(resolved.config)
         lease = await self._log.take(run_id)
-        return await self._drive(lease, _with_limits(resolved), on_event, recording=recording, reopened=reopened)
+        return await self._drive(lease, with_limits(resolved), on_event, recording=recording, reopened=reopened)
 
     async def _drive(
         self,
@@ -200,7 +194,7 @@ class Coordinator:
                 backend=self._backend,
                 places=self._places,
                 state=state,
-                worst_case=_worst_case(resolved.config),
+                worst_case=worst_case(resolved.config),
                 on_event=on_event,
                 recording=recording,
             )
@@ -236,8 +230,10 @@ class Coordinator:
             await _ended(run, RunStatus.DEAD_LETTER, _dead_letter(run.state).fault)
             return _result(run.state, None)
         solving = asyncio.create_task(self._solve_root(run), name=f"solve {run.run_id}")
-        left: list[_Leave] = []
-        watch = asyncio.create_task(self._watch(run, lease, solving, left), name=f"watch {run.run_id}")
+        left: list[Leave] = []
+        watching = asyncio.create_task(
+            watch(run, lease, self._log, self._backend, solving, left), name=f"watch {run.run_id}"
+        )
         value: Json = None
         try:
             solved = await solving
@@ -259,7 +255,7 @@ class Coordinator:
             _log.exception("run %s failed by a bug", run.run_id)
             status, fault = RunStatus.FAILED, RomaError(f"{type(error).__name__}: {error}").fault
         finally:
-            watch.cancel()
+            watching.cancel()
         await _ended(run, status, fault)
         return _result(run.state, value)
 
@@ -284,42 +280,8 @@ class Coordinator:
         planned = await run.step(key, inputs)
         if planned.status is NodeStatus.FAILED:
             return Solved(root, key, planned)
-        report = estimate.report(planned, run.config, _prices(run.config))
+        report = estimate.report(planned, run.config, prices_of(run.config))
         return Solved(root, key, Outcome(status=NodeStatus.COMPLETED, value=report, warnings=planned.warnings))
-
-    async def _watch(self, run: Run, lease: Lease, solving: asyncio.Task[Solved], left: list[_Leave]) -> None:
-        """Stop the work when the run has to be left: somebody asks for it, only people can go on, the log is lost."""
-        reasons = [
-            asyncio.create_task(self._read_mail(run, lease)),
-            asyncio.create_task(_only_people(run)),
-            asyncio.create_task(_log_lost(lease)),
-        ]
-        renewing = asyncio.create_task(self._renew(lease))
-        try:
-            done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
-            left.append(done.pop().result())
-            solving.cancel()
-        finally:
-            for task in (*reasons, renewing):
-                task.cancel()
-
-    async def _read_mail(self, run: Run, lease: Lease) -> _Leave:
-        async for message in self._log.messages(lease):
-            match message.kind:
-                case "cancel":
-                    reason = str(message.payload.get("reason") or "the run was cancelled")
-                    return _Leave(status=RunStatus.CANCELLED, fault=Cancelled(reason).fault)
-                case "approve":
-                    await run.approvals.answer(message.payload)
-                case _:
-                    run.warn(f"a message of the unknown kind {message.kind!r} was left aside")
-        return await _log_lost(lease)
-
-    async def _renew(self, lease: Lease) -> None:
-        """Let the workers know, as long as it is so, that this process is the one to work for."""
-        while True:
-            self._backend.renew_session(lease.run_id, max(0.0, lease.expires_mono_s - clock.mono_s()))
-            await asyncio.sleep(_RENEW_S)
 
     @contextlib.asynccontextmanager
     async def _session(self, run: Run, resolved: ResolvedModels) -> AsyncGenerator[None]:
@@ -378,28 +340,6 @@ async def _check_record(config: Config, files: Sequence[BroughtFile] = ()) -> No
 
 async def _recording_of(config: Config) -> Recording | None:
     return await asyncio.to_thread(read_recording, config.replay) if config.replay is not None else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Leave:
-    """Why a run is left before its work is done: with a state of its own, or because of an error."""
-
-    status: RunStatus = RunStatus.INTERRUPTED
-    fault: Fault | None = None
-    error: RomaError | None = None
-
-
-async def _only_people(run: Run) -> _Leave:
-    await run.approvals.only_people()
-    return _Leave(status=RunStatus.WAITING)
-
-
-async def _log_lost(lease: Lease) -> _Leave:
-    try:
-        await asyncio.shield(lease.failed)
-    except RomaError as error:
-        return _Leave(error=error)
-    raise AssertionError("unreachable: it only ever fails")
 
 
 def _dead_letter(state: RunState) -> DeadLettered:
@@ -475,38 +415,3 @@ def _solved_file(file: BroughtFile) -> Solved:
     node_id = f"file:{file.name}"
     outcome = Outcome(status=NodeStatus.COMPLETED, value=file.text, handle=file.handle)
     return Solved(Node(id=node_id, goal=f"the file {file.name}"), StepKey(node_id, "descend"), outcome)
-
-
-def _prices(config: Config) -> Mapping[tuple[Role, TaskType | None], Price | None]:
-    prices: dict[tuple[Role, TaskType | None], Price | None] = {
-        (role, None): price_of(config.agents.of(role).lm) for role in ROLES
-    }
-    for task_type, agent in config.agents.executor.by_type.items():
-        prices["executor", task_type] = price_of(agent.lm)
-    return prices
-
-
-def _worst_case(config: Config) -> WorstCase:
-    return WorstCase(config, _prices(config), DEFAULT_MAX_TOKENS)
-
-
-def _with_limits(resolved: ResolvedModels) -> ResolvedModels:
-    """Put the limits that depend on the models where none are given. Raises PriceUnknown."""
-    limits = resolved.config.limits
-    put: dict[str, object] = {}
-    if resolved.uses_local_model:
-        put["max_depth"] = 1 if limits.max_depth is None else limits.max_depth
-        put["max_subtasks"] = 4 if limits.max_subtasks is None else limits.max_subtasks
-    put["max_cost_usd"] = _cost_limit(resolved.config)
-    limits = limits.model_copy(update=put)
-    return replace(resolved, config=resolved.config.model_copy(update={"limits": limits}))
-
-
-def _cost_limit(config: Config) -> float | None:
-    """The money limit: the one given, checked against the prices; else the default where all prices are known."""
-    prices, given = _prices(config), config.limits.max_cost_usd
-    unknown = sorted({config.agents.of(role, kind).lm.model for (role, kind), price in prices.items() if price is None})
-    if given is not None and unknown:
-        raise PriceUnknown(f"limits.max_cost_usd is set, but the price of {', '.join(unknown)} is not known")
-    free = all(price is not None and price.prompt == price.completion == 0 for price in prices.values())
-    return given if given is not None or unknown or free else _DEFAULT_MAX_COST_USD

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from roma_ray import clock, faults
@@ -29,9 +29,9 @@ from roma_ray.engine.places import Places, places_per_worker
 from roma_ray.engine.plan import same_goal
 from roma_ray.engine.recording import Recording
 from roma_ray.engine.request import StepRequest
-from roma_ray.engine.state import ROOT, ApprovalKind, Node, RunState
-from roma_ray.engine.stored import value_store
+from roma_ray.engine.state import ROOT, ApprovalKind, Node, RunState, Solved
 from roma_ray.engine.tree import apply
+from roma_ray.engine.values import Values
 from roma_ray.errors import (
     BY_CODE,
     AllChildrenFailed,
@@ -65,15 +65,6 @@ _JOIN_S = 60.0
 """Time to join the children's results without a call, when nothing else is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """A node with its final outcome and the step that made it."""
-
-    node: Node
-    key: StepKey
-    outcome: Outcome
-
-
 class Run:
     """One run in this process. `state` already holds the events that the log holds."""
 
@@ -105,10 +96,11 @@ class Run:
         self._on_event = on_event
         self._started_s = clock.mono_s()
         self._deadline_s = self._started_s + max(0.0, config.limits.run_timeout_s - state.ran_s)
-        self._references: dict[StepKey, Any] = {}
-        self._inputs: dict[StepKey, Sequence[Solved]] = {}
         self._work: dict[tuple[Any, ...], tuple[StepKey, asyncio.Future[Outcome | None]]] = {}
         said = recording.words if recording is not None else None
+        self._values = Values(
+            state=state, storage=config.storage, log=log, backend=backend, make_anew=self._make_value_anew
+        )
         self.approvals = Approvals(state, self._append, self._has_mail, said)
 
     # ---- what the solver asks ----------------------------------------------------------------------------------
@@ -153,21 +145,7 @@ class Run:
 
     async def value(self, solved: Solved) -> Json:
         """The value of a solved node. Raises ValueLost when it is neither in the log, nor stored, nor in memory."""
-        outcome = solved.outcome
-        if outcome.handle is None:
-            return outcome.value
-        if solved.key in self._references:
-            try:
-                return await self._backend.fetch(self._references[solved.key])
-            except InputLost:
-                del self._references[solved.key]
-        store = value_store(self.config.storage, self.run_id)
-        try:
-            return await asyncio.to_thread(store.get, outcome.handle)
-        except ValueLost:
-            if not await self._rebuild([solved]):
-                raise
-        return await self.value(solved)
+        return await self._values.get(solved)
 
     # ---- the layers of a step ----------------------------------------------------------------------------------
 
@@ -182,13 +160,13 @@ class Run:
     async def _approved(self, key: StepKey, outcome: Outcome, kind: ApprovalKind) -> Outcome:
         approved = await self.approvals.word_on(key, kind)
         if approved is not outcome:
-            self._references.pop(key, None)
+            self._values.let_go(key)
             if approved.plan is None:
                 self.pool.take_held(key.node_id)
         return approved
 
     async def _recorded(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
-        self._inputs[key] = inputs
+        self._values.made_from(key, inputs)
         recorded = self.state.outcomes.get(key)
         if recorded is not None:
             self._remember_work(key, inputs, recorded)
@@ -244,7 +222,8 @@ class Run:
         self._hold_for_aggregator(key, outcome)
         await self._commit(key, outcome)
         if key.kind == "ascend" and outcome.accepted:
-            self._let_go(inputs)
+            # Nobody needs the children's values any more: their siblings and their parent have had them.
+            self._values.let_go(*(solved.key for solved in inputs))
         return outcome
 
     def _place(self, key: StepKey) -> contextlib.AbstractAsyncContextManager[None]:
@@ -262,8 +241,7 @@ class Run:
             try:
                 outcome = await self._attempt(key, inputs, reservation, decided, alone=alone)
             except InputLost:
-                for solved in inputs:
-                    self._references.pop(solved.key, None)
+                self._values.let_go(*(solved.key for solved in inputs))
                 continue
             except WorkerLost as error:
                 lost += 1
@@ -278,7 +256,7 @@ class Run:
                     reservation.forgo()
                     continue
                 return Outcome(status=NodeStatus.FAILED, fault=error.fault, limit_reached=error.limit)
-            if outcome.fault is None or outcome.fault.code != ValueLost.code or not await self._rebuild(inputs):
+            if outcome.fault is None or outcome.fault.code != ValueLost.code or not await self._values.rebuild(inputs):
                 return outcome
 
     async def _attempt(
@@ -301,7 +279,7 @@ class Run:
         try:
             async with (
                 asyncio.timeout(self._time_left_s(key) if reservation.grant.calls != 0 else _JOIN_S),
-                self._backend.submit(task, [self._passed(solved) for solved in inputs]) as stream,
+                self._backend.submit(task, [self._values.passed(solved) for solved in inputs]) as stream,
             ):
                 payload: dict[str, Json] = {"step": str(key), "worker": stream.worker, "ran_s": self._ran_so_far_s()}
                 self._append(EventType.STEP_STARTED, key.node_id, payload)
@@ -310,44 +288,13 @@ class Run:
                         self._record_call(key, record, reservation)
                 outcome: Outcome = stream.outcome
                 if outcome.has_value:
-                    self._references[key] = stream.value
+                    self._values.keep(key, stream.value)
         except TimeoutError:
             raise self._timed_out(key) from None
         return outcome
 
-    def _let_go(self, children: Sequence[Solved]) -> None:
-        """Nobody needs the children's values any more: their siblings and their parent have had them."""
-        for solved in children:
-            self._references.pop(solved.key, None)
-
-    async def _rebuild(self, inputs: Sequence[Solved]) -> bool:
-        """Make lost values anew from the answers in the log, without a single call; whether all are there again."""
-        for solved in inputs:
-            if solved.outcome.handle is None or solved.key in self._references:
-                continue
-            store = value_store(self.config.storage, self.run_id)
-            try:
-                await asyncio.to_thread(store.get, solved.outcome.handle)
-            except ValueLost:
-                # Identical work was done once: the answers are those of the node that did it.
-                same_as = solved.outcome.same_as
-                key = StepKey(same_as, "descend") if same_as else solved.key
-                if not await self._rebuild_one(key):
-                    return False
-                self._references[solved.key] = self._references[key]
-        return True
-
-    async def _rebuild_one(self, key: StepKey) -> bool:
-        inputs = self._inputs.get(key)
-        # A file that the user gave has no step; and what a value was made from may be lost as well.
-        if inputs is None or not await self._rebuild(inputs):
-            return False
-        events = await self._log.read(self.run_id)
-        with_answers = (EventType.CALL_ANSWERED, EventType.CALL_CACHED)
-        calls = (CallRecord.from_plain(e.payload) for e in events if e.type in with_answers)
-        for record in calls:
-            if record.step == str(key) and record.response is not None:
-                self.state.answers.setdefault(str(key), {}).setdefault(record.request_key, []).append(record)
+    async def _make_value_anew(self, key: StepKey, inputs: Sequence[Solved]) -> bool:
+        """Do a step again for its value, by the answers in `state.answers` and without a single call."""
         self.warn(f"the stored value of {key.node_id} was lost or damaged; it is made anew from the recorded answers")
         nothing = self.pool.nothing()
         decided = NodeType.PLAN if key.kind == "ascend" else NodeType.EXECUTE
@@ -357,7 +304,6 @@ class Run:
             return False
         finally:
             nothing.give_back()
-            self.state.answers.pop(str(key), None)
         return outcome.has_value
 
     # ---- the record --------------------------------------------------------------------------------------------
@@ -436,15 +382,6 @@ class Run:
                 known=self.recording.known(str(key)) if self.recording else self.state.answers.get(str(key), {}),
             ),
         )
-
-    def _passed(self, solved: Solved) -> Any:
-        """The positional input: a reference where there is one, else the value itself or the handle to it."""
-        if not solved.outcome.has_value:
-            return None
-        reference = self._references.get(solved.key)
-        if reference is not None:
-            return reference
-        return solved.outcome.handle or solved.outcome.value
 
     def _verifies(self, node: Node) -> bool:
         return self.config.verify == "all" or (self.config.verify == "root" and not node.parent)
@@ -541,6 +478,5 @@ class Run:
             self._work[work] = key, done
 
     async def _same_as(self, key: StepKey, first: StepKey, outcome: Outcome) -> Outcome:
-        if first in self._references:
-            self._references[key] = self._references[first]
+        self._values.share(key, first)
         return await self._commit(key, replace(outcome, same_as=outcome.same_as or first.node_id, warnings=()))

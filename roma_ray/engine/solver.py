@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from roma_ray.engine.run import Run, Solved
-from roma_ray.engine.state import Node
+from roma_ray.engine.run import Run
+from roma_ray.engine.state import Node, Solved
 from roma_ray.types import StepKey
 
 

@@ -64,6 +64,15 @@ class Approval:
         return not self.verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A node with its final outcome and the step that made it."""
+
+    node: Node
+    key: StepKey
+    outcome: Outcome
+
+
 @dataclass(slots=True, kw_only=True)
 class RunState:
     """Everything the events of one run say. `nodes` is the one mutable index, so that a fold is linear in events."""

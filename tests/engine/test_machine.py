@@ -118,7 +118,7 @@ class Workers:
 
     async def open(self) -> None: ...
     async def open_session(self, session: Session) -> None: ...
-    async def renew_session(self, session_id: str, ttl_s: float) -> None: ...
+    def renew_session(self, session_id: str, ttl_s: float) -> None: ...
     async def close_session(self, session_id: str) -> None: ...
     async def close(self) -> None: ...
 
@@ -132,8 +132,6 @@ class RunMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.folder = tempfile.TemporaryDirectory()
-        self.file = Path(self.folder.name, "0.db")
         self.driving: asyncio.Task[Result] | None = None
         self.run_id = ""
         self.done: set[StepKey] = set()
@@ -142,16 +140,18 @@ class RunMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.run_id:
             self._bring_to_an_end()
-        if self.driving is not None:
-            self._leave()
+            if self.driving is not None:
+                self._leave()
+            self.folder.cleanup()
         self.loop.close()
-        self.folder.cleanup()
 
     # ---- the rules
 
     @initialize(shape=st.one_of(st.none(), shapes(2)), approve=st.sampled_from(["off", "plan", "final"]))
     def start(self, shape: Shape | None, approve: str) -> None:
         self.shape, self.approve = shape, approve
+        self.folder = tempfile.TemporaryDirectory()
+        self.file = Path(self.folder.name, "0.db")
         self._open()
         stored = storable(self.resolved.config)
         self._begin(self.coordinator.solve("g", self.resolved, answer_schema=None, stored=stored))
@@ -371,7 +371,7 @@ class RunMachine(RuleBasedStateMachine):
 
 TestRun = RunMachine.TestCase
 TestRun.settings = settings(
-    max_examples=10,
+    max_examples=8,
     stateful_step_count=20,
     deadline=None,
     derandomize=True,
