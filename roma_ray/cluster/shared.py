@@ -45,7 +45,13 @@ class Shared:
         """
         handle = await self.find()
         try:
-            return await handle.call.remote(method, *arguments)
+            answer = handle.call.remote(method, *arguments)
+        # Nothing narrower: Ray raises a bare Exception for a handle that belongs to a cluster which was left.
+        except Exception as error:
+            self._handle = None
+            raise SharedLost(f"{self._name}: {first_line(error)}") from error
+        try:
+            return await answer
         except RayTaskError as error:
             raise error.cause from None
         except RayError as error:
@@ -55,6 +61,9 @@ class Shared:
 
     async def find(self) -> Any:
         """The actor, made if it is not there; it may still be starting. Raises SharedLost."""
+        if not ray.is_initialized():
+            # Without this, Ray would start another one of its own.
+            raise SharedLost(f"{self._name}: this process is not connected to Ray")
         if self._handle is None:
             try:
                 self._handle = await asyncio.to_thread(_get_or_make, self._name, *self._made_of)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from roma_ray.lm.ledger import Answer, Ask, Spent
 from roma_ray.lm.rules import Limits, Window
 
-MOST_CALLS = 64
+MOST_CALLS = 256
 """How many calls are named in one ask."""
 _USUAL_TOKENS = 1_000
 """Of a call, before the first one was seen."""
@@ -44,6 +44,8 @@ class Leases:
         self._requests = self._tokens = 0
         self._open_tokens = 0
         self._started: list[int] = []
+        self._started_before: list[int] = []
+        self._second_s = 0.0
         self._usual_tokens = _USUAL_TOKENS
 
     @property
@@ -100,7 +102,7 @@ class Leases:
         `waiting` holds the sizes of the first of `count` calls that wait.
         """
         self._places = max(self.open, min(self._places, self._fair))
-        calls = self._wanted(waiting)
+        calls = self._wanted(waiting, now_s)
         return self._told(
             link,
             now_s,
@@ -156,13 +158,16 @@ class Leases:
             **wishes,  # type: ignore[arg-type]
         )
 
-    def _wanted(self, waiting: Sequence[int]) -> tuple[int, ...]:
+    def _wanted(self, waiting: Sequence[int], now_s: float) -> tuple[int, ...]:
         """The calls for which nothing is leased yet; what is leased and not needed is no longer held."""
-        started, self._started = self._started, []
+        if now_s >= self._second_s + 1:
+            self._started_before, self._started, self._second_s = self._started, [], now_s
+        started = max(self._started_before, self._started, key=len)
         if not self._is_metered:
             self._requests = self._tokens = 0
             return ()
-        soon = [] if self._is_scarce else (started or [self._usual_tokens])
+        # Half as many again as in a second before, so that not every second ends with a wait.
+        soon = [] if self._is_scarce else [*started, *started[::2], self._usual_tokens]
         sizes = [*waiting, *soon][:MOST_CALLS]
         covered = used = 0
         for size in sizes:

@@ -26,7 +26,7 @@ from roma_ray.lm.waiting import Tell, until_done
 _BEAT_S = 1.0
 """How often the ledger is asked where nothing is short: so long may a pause or a place stay unknown."""
 _SOONEST_S = 0.02
-_FIRST_ANSWER_S = 0.5
+_FIRST_ANSWER_S = 0.25
 """Patience with a ledger that never answered: it may be starting."""
 _ANSWER_S = LAPSE_S - 1.5 * _BEAT_S
 """Patience with one that did; then the leases lapse."""

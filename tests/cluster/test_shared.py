@@ -75,5 +75,16 @@ async def test_it_outlives_the_program_that_made_it(ray_backend: Backend) -> Non
     assert await shared("outlives").call("add", 1) == 8
 
 
+async def test_a_process_that_is_not_connected_starts_no_ray_of_its_own() -> None:
+    program = (
+        "import asyncio; from roma_ray.cluster.shared import Shared; "
+        "asyncio.run(Shared('x', 'tests.cluster.counter:Counter', idle_s=60.0).call('add', 1))"
+    )
+    ended = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program), cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+    assert b"SharedLost: x: this process is not connected to Ray" in (await ended.communicate())[1]
+
+
 async def test_the_cpus_of_the_cluster_are_known(ray_backend: Backend) -> None:
     assert await asyncio.to_thread(cpu_count) >= 1
