@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -74,6 +75,23 @@ async def test_programs_on_one_cluster_share_its_limits(
         for other in log
         if "all 0" in str(one["messages"]) and "all 1" in str(other["messages"])
     ), "they ran at the same time"
+
+
+@pytest.mark.ray
+async def test_a_run_goes_on_within_its_limits_when_their_keeper_is_killed(
+    scripted: Scripted, solving_on_ray: Solving
+) -> None:
+    await solving_on_ray("hi")
+    scripted.reset(latency_s=0.5)
+    solving = asyncio.create_task(solving_on_ray("Do all N=60", *FLAT, "lm.max_concurrency=4"))
+    await asyncio.to_thread(scripted.wait_for, answered=10)
+    keepers = [p for p in psutil.Process().children(recursive=True) if "ray::_Host" in " ".join(p.cmdline())]
+    assert keepers
+    for keeper in keepers:
+        keeper.kill()
+    assert (await solving).status == "completed"
+    assert scripted.stats()["max_open"] <= 4
+    assert any("ray::_Host" in " ".join(p.cmdline()) for p in psutil.Process().children(recursive=True))
 
 
 @pytest.mark.ray
