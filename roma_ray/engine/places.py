@@ -16,7 +16,8 @@ from roma_ray.config import ROLES, Config
 
 
 def places_per_worker(config: Config) -> int:
-    """As many as a worker may have calls open at once, and not fewer than those after which another one is started."""
+    """As many as may have calls open at once in the cluster, all of which one worker may have to take, and not fewer
+    than those after which another worker is started."""
     agents = [*(config.agents.of(role) for role in ROLES), *config.agents.executor.by_type.values()]
     return max(config.cluster.calls_per_worker, *(agent.lm.max_concurrency for agent in agents))
 
