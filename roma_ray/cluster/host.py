@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from roma_ray import faults
 from roma_ray.clock import mono_s
 from roma_ray.cluster.backend import Session, Task
 
@@ -101,7 +102,9 @@ class Host:
         Closing or cancelling the generator cancels the task and waits for its clean-up. Raises what its `fn` or the
         set-up of its session raises.
         """
+        faults.hit("cluster.task_received")
         state = await self.prepare(task.session_id)
+        faults.hit("cluster.session_opened")
         events: asyncio.Queue[Any] = asyncio.Queue()
         values = [plain_value(item) for item in inputs]
         work = asyncio.ensure_future(task.fn(state, task.request, values, events.put_nowait))
@@ -114,14 +117,16 @@ class Host:
                 if work.done():
                     break
                 yield batch
+                faults.hit("cluster.batch_yielded")
             if batch and (work.cancelled() or work.exception() is not None):
                 yield batch
             outcome, value = work.result()
-            if _is_small(value):
-                yield Ended(outcome=outcome, events=batch, worker=self.label, value=value)
-                return
-            yield Ended(outcome=outcome, events=batch, worker=self.label, has_value_item=True)
-            yield value
+            small = _is_small(value)
+            inside = value if small else None
+            yield Ended(outcome=outcome, events=batch, worker=self.label, value=inside, has_value_item=not small)
+            faults.hit("cluster.outcome_yielded")
+            if not small:
+                yield value
         finally:
             running.discard(work)
             await _cancelled({work})

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from roma_ray import faults
 from roma_ray.config import Config
 from roma_ray.engine.plan import PlanRules, check_plan
 from roma_ray.engine.state import Approval, ApprovalKind, RunState
@@ -62,6 +63,7 @@ class Approvals:
         if key not in self._state.approvals:
             with self.at_work():
                 await self._append(EventType.APPROVAL_ASKED, key.node_id, {"step": str(key), "kind": kind})
+                faults.hit("approval.asked")
         if str(key) in self._said:
             await self.answer(self._said[str(key)])
         if self._state.approvals[key].is_open:
@@ -81,6 +83,7 @@ class Approvals:
             return
         with self.at_work():
             await self._append(EventType.APPROVAL_ANSWERED, approval.key.node_id, dict(payload))
+            faults.hit("approval.answered")
             waiting = self._waiting.get(approval.key)
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
-from roma_ray import clock
+from roma_ray import clock, faults
 from roma_ray.cluster import create_backend, garbage
 from roma_ray.cluster.backend import Backend, Session
 from roma_ray.config import Config
@@ -141,6 +141,7 @@ class Coordinator:
         events = await with_copied_values(events, resolved.config.storage, run_id, new_id)
         recording = await _recording_of(resolved.config)
         lease = await self._log.import_run(new_id, goal=goal, events=events)
+        faults.hit("fork.imported")
         return await self._drive(lease, resolved, on_event, recording=recording, notes=resolved.notes)
 
     async def _check_modules(self, run_id: str, goal: str, resolved: ResolvedModels) -> None:
@@ -375,7 +376,9 @@ async def _ended(run: Run, status: RunStatus, fault: Fault | None) -> None:
         "limit_reached": limit,
         "wall_s": run.ran_s(),
     }
+    faults.hit("run.before_end")
     await run.append(EventType.RUN_ENDED, payload)
+    faults.hit("run.after_end")
 
 
 def _status_of(outcome: Outcome) -> RunStatus:

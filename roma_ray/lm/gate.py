@@ -253,6 +253,7 @@ class Gate:
         request = replace(request, config=replace(request.config, max_tokens=max_tokens))
         permit.sent_s = call.sent_s = started_s = mono_s()
         call.failed_attempts += 1  # until it is answered
+        faults.hit("lm.before_send")
         try:
             async with asyncio.timeout(self._config.timeout_s):
                 response = await target.engine.complete(request)
@@ -269,6 +270,7 @@ class Gate:
         usage = target.meter.read(request, response, prompt_bytes=call.size_bytes)
         permit.used_tokens = usage.tokens
         record = replace(usage, failed_calls=call.failed_attempts)
+        faults.hit("lm.before_record")
         call.emit(target.endpoint.model, record, response=response, latency_s=latency_s)
         return response, usage
 

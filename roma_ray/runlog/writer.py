@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 from roma_ray import faults
 from roma_ray.clock import mono_s, now_s
 from roma_ray.errors import RomaError, StoreUnavailable
+from roma_ray.faults import InjectedFault
 from roma_ray.runlog.appends import EventRow, Holding
 from roma_ray.runlog.codec import encode
 from roma_ray.runlog.database import Database, cause_of
@@ -226,6 +227,7 @@ class Writer:
 
     def _commit(self, batch: Sequence[_Append], *, is_retry: bool) -> Mapping[Held, Exception | None]:
         """Commit the batch; returns those of whom nothing was written with the reason, None when they are fenced."""
+        faults.hit("runlog.begin")
         holders: dict[Holding, Held] = {}
         rows: dict[Holding, list[EventRow]] = {}
         for job in batch:
@@ -281,7 +283,8 @@ class Writer:
         try:
             with self._transaction() as connection:
                 lost = self._leases.renew(connection, list(self._held))
-        except self._database.errors as error:
+                faults.hit("runlog.beat")
+        except (InjectedFault, *self._database.errors) as error:
             _log.warning("the leases could not be renewed: %s", cause_of(error))
             return False
         for lease in lost:

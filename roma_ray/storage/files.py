@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
+from roma_ray import faults
 from roma_ray.errors import FolderUnusable
 
 SECTIONS = ("artifacts", "results", "outputs", "temp", "logs")
@@ -92,6 +93,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        faults.hit("storage.before_rename")
         unfinished.replace(path)
     except BaseException:
         with suppress(OSError):

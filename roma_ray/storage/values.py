@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
+from roma_ray import faults
 from roma_ray.errors import ExtraMissing, FolderUnusable, StoreUnavailable, ValueLost
 from roma_ray.storage.files import write_atomically
 from roma_ray.storage.tables import table_of_records, table_of_text
@@ -50,11 +51,13 @@ class ValueStore:
         data = _to_parquet(table)
         digest = hashlib.sha256(data).hexdigest()
         path = f"executions/{self._run_id}/results/{digest}.parquet"
+        faults.hit("storage.before_write")
         with self._refusals_of(path):
             if isinstance(self._files, LocalFileSystem):
                 write_atomically(Path(self._root, path), data)
             else:
                 self._files.pipe_file(f"{self._root}/{path}", data)
+        faults.hit("storage.after_write")
         return ValueHandle(
             path=path,
             sha256=digest,
