@@ -1,0 +1,101 @@
+"""A Ray cluster of two nodes on this machine, the second of which can be killed and brought back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import psutil
+
+ENVIRON = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+_RAY = Path(sys.executable).with_name("ray")
+_PATIENCE_S = 90.0
+
+
+class TwoNodes:
+    """Open it with `two_nodes()`. `address` is what goes into `cluster.address`."""
+
+    def __init__(self) -> None:
+        self.address = f"127.0.0.1:{_free_port()}"
+        self._head = _start("--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false")
+        self._wait_for(self._head)
+        self.bring_back()
+
+    def bring_back(self) -> None:
+        """Start the second node, or start it again."""
+        self._second = _start(f"--address={self.address}")
+        self._wait_for(self._second)
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes on both nodes that run node tasks."""
+        return [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[0].startswith("ray::Worker")]
+
+    def kill_raylet(self) -> None:
+        """SIGKILL of the second node's raylet, and with it of everything on that node."""
+        _raylet_of(self._second).send_signal(signal.SIGKILL)
+        # `ray start --block` ends by itself when one of its processes has died, and takes the others along.
+        self._second.wait(_PATIENCE_S)
+
+    def close(self) -> None:
+        """Stop both nodes."""
+        for process in (self._second, self._head):
+            process.send_signal(signal.SIGTERM)
+        for process in (self._second, self._head):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _wait_for(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise RuntimeError(f"`ray start` ended with {process.returncode}")
+            with contextlib.suppress(LookupError, psutil.NoSuchProcess):
+                _raylet_of(process)
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"no raylet within {_PATIENCE_S:g} s")
+
+
+@contextlib.contextmanager
+def two_nodes() -> Generator[TwoNodes]:
+    """The cluster, running inside."""
+    nodes = TwoNodes()
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+
+
+def _start(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [str(_RAY), "start", "--block", "--num-cpus=1", "--node-ip-address=127.0.0.1", *arguments]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **ENVIRON},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _raylet_of(process: subprocess.Popen[bytes]) -> psutil.Process:
+    children = psutil.Process(process.pid).children(recursive=True)
+    found = [child for child in children if child.name() == "raylet"]
+    if not found:
+        raise LookupError("no raylet yet")
+    return found[0]
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
