@@ -20,6 +20,7 @@ from benchmarks.overhead.cases import CASES, ENGINES, Case, Engine, Measurement
 from benchmarks.overhead.child import key_of
 from benchmarks.overhead.measure import measure
 from benchmarks.overhead.promises import Medians, Promise, judge
+from benchmarks.overhead.step_costs import as_table as as_step_table
 from benchmarks.overhead.table import as_table
 from tests.scripted.client import Scripted, running_server
 
@@ -36,13 +37,13 @@ def main() -> int:
     # Wide enough for every column where the output is not a terminal.
     console = Console() if sys.stdout.isatty() else Console(width=170)
     console.print(as_table(medians, promises))
-    rows = [] if args.only else steps.measured([])
-    if rows:
-        console.print(steps.as_table(rows))
+    costs = [] if args.only else steps.measured()
+    if costs:
+        console.print(as_step_table(costs))
     if args.json:
-        data = _as_data(measured, medians, promises) | {"steps": [asdict(row) | {"kept": row.kept} for row in rows]}
+        data = _as_data(measured, medians, promises) | {"steps": steps.as_data(costs)}
         args.json.write_text(json.dumps(data, indent=1))
-    return 0 if all(promise.kept for promise in promises) and all(row.kept for row in rows) else 1
+    return 0 if all(promise.kept for promise in promises) and all(cost.kept for cost in costs) else 1
 
 
 def _arguments() -> argparse.Namespace:
