@@ -1,1 +1,1 @@
-"""The kill campaign: runs whose processes are killed at random moments, again and again, and what became of them."""
+"""Kills processes of runs at random moments, and keeps books on what that cost: `scripts/chaos`."""

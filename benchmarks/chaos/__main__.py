@@ -1,7 +1,7 @@
 """`python -m benchmarks.chaos [--kills 100] [--seed 1] [--database sqlite|postgresql] [--json FILE]`.
 
-Of 100 kills 80 hit the process of a run without Ray, 7 the driver of one on Ray, 8 a Ray worker, and 5 the raylet of the
-second of two Ray nodes. Exits 1 when anything was lost, done again, or asked again.
+Of 100 kills 80 hit the process of a run without Ray, 7 the driver of one on Ray, 8 a Ray worker, and 5 the raylet of
+the second of two Ray nodes. Exits 1 when anything was lost, done again, or asked again.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -101,12 +100,12 @@ class _Run:
 
     def go(self, kills: int, tally: Tally) -> None:
         """Start it, kill it so often, let it end, and look at what is left."""
-        self._scripted.reset(latency_s=0.2, jitter_s=0.1, seed=self._rng.randint(0, 10**6))
+        self._scripted.reset(latency_s=0.3, jitter_s=0.2, seed=self._rng.randint(0, 10**6))
         process = self._start()
         for _ in range(kills):
             if not self._wait_for_work(process):
                 break
-            time.sleep(self._rng.uniform(0.0, 1.2))
+            time.sleep(self._rng.uniform(0.0, 1.5))
             if process.poll() is not None or not self._kill(process, tally):
                 break
             if process.poll() is not None:
@@ -147,11 +146,12 @@ class _Run:
         """Kill the victim and count what was open; False when there was nothing to kill any more."""
         nodes = self._campaign.nodes
         if self._victim in ("driver", "driver on ray"):
-            # Stopped first, so that the two lists are of one moment.
-            process.send_signal(signal.SIGSTOP)
-            self._count_open(tally)
             process.kill()
             process.wait(_PATIENCE_S)
+            if nodes:
+                # Ray ends them when their driver is gone; until then they go on with the calls that they had begun.
+                nodes.wait_for_no_workers()
+            self._count_open(tally)
         elif self._victim == "worker":
             workers = nodes.workers() if nodes else []
             if not workers:

@@ -37,6 +37,10 @@ class TwoNodes:
         """The processes on both nodes that run node tasks."""
         return [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[0].startswith("ray::Worker")]
 
+    def wait_for_no_workers(self) -> None:
+        """Until every one of them has ended."""
+        psutil.wait_procs(self.workers(), timeout=_PATIENCE_S)
+
     def kill_raylet(self) -> None:
         """SIGKILL of the second node's raylet, and with it of everything on that node."""
         _raylet_of(self._second).send_signal(signal.SIGKILL)
