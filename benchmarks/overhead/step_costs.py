@@ -81,27 +81,23 @@ def _stored(cost: StepCost) -> Iterator[StepPromise]:
 
 
 def as_table(costs: Sequence[StepCost]) -> Table:
-    """The floors of each store, then its engines."""
+    """One row an engine and store."""
     table = Table(title="Durable steps of 1 KiB, flushed at each commit: ms a step (best round), KiB stored a step")
     for name in ("store", "engine"):
         table.add_column(name, no_wrap=True)
-    for name in ("chain", "CPU", "x floor", "200 at once", "CPU", "x floor"):
+    for name in ("floor", "chain", "CPU", "x floor", "200 at once", "CPU", "x floor"):
         table.add_column(name, justify="right")
     for steps in costs[0].stored_kib if costs else ():
         table.add_column(f"KiB/{steps}", justify="right")
     table.add_column("promised")
-    store = None
     for cost in costs:
-        if cost.store != store:
-            store = cost.store
-            floor = min((c for c in costs if c.store == store), key=lambda c: c.floor_ms)
-            table.add_row(store, "floor: one commit", f"{floor.floor_ms:.3f}", f"{floor.floor_cpu_ms:.3f}", "1.0")
-        table.add_row(store, cost.engine, *_figures(cost), "\n".join(map(str, cost.promises)))
+        table.add_row(cost.store, cost.engine, *_figures(cost), "\n".join(map(str, cost.promises)))
     return table
 
 
 def _figures(cost: StepCost) -> list[str]:
     return [
+        f"{cost.floor_ms:.3f}",
         f"{cost.chain_ms:.3f}",
         f"{cost.chain_cpu_ms:.3f}",
         f"{cost.chain_ms / cost.floor_ms:.1f}",
