@@ -35,7 +35,8 @@ class TwoNodes:
 
     def workers(self) -> list[psutil.Process]:
         """The processes on both nodes that run node tasks."""
-        return [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[0].startswith("ray::Worker")]
+        # Of these nodes only: another Ray of this machine is somebody else's.
+        return [child for node in (self._head, self._second) for child in _children(node) if _is_worker(child)]
 
     def wait_for_no_workers(self) -> None:
         """Until every one of them has ended."""
@@ -91,9 +92,22 @@ def _start(*arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
+def _children(node: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(node.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "".join(process.cmdline()[:1]).startswith("ray::Worker")
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
+
+
 def _raylet_of(process: subprocess.Popen[bytes]) -> psutil.Process:
-    children = psutil.Process(process.pid).children(recursive=True)
-    found = [child for child in children if child.name() == "raylet"]
+    found = [child for child in _children(process) if child.name() == "raylet"]
     if not found:
         raise LookupError("no raylet yet")
     return found[0]

@@ -11,7 +11,7 @@ from roma_ray.config import keys, layers, overrides
 from roma_ray.errors import ConfigError
 
 PREFIX = "ROMA_RAY_"
-NOT_KEYS = frozenset({"ROMA_RAY_HOME", "ROMA_RAY_FAULTS", "ROMA_RAY_LOCAL_MODEL"})
+NOT_KEYS = frozenset({"ROMA_RAY_HOME", "ROMA_RAY_FAULTS", "ROMA_RAY_FAULTS_ONCE", "ROMA_RAY_LOCAL_MODEL"})
 """Variables with the prefix that are read elsewhere and name no config key."""
 
 

@@ -35,6 +35,7 @@ class Driver:
         self, home: Path, scripted: Scripted, *arguments: str, backend: str = "inline", **environ: str
     ) -> None:
         self.home = home
+        self._environ = {"ROMA_RAY_HOME": str(home), **environ}
         self.started.append(self)
         reached = [] if any(a.startswith("resume=") for a in arguments) else ["lm.model=openai/scripted"]
         reached += [f"lm.api_base={scripted.base_url}"] if reached else []
@@ -48,14 +49,14 @@ class Driver:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**os.environ, "ROMA_RAY_HOME": str(home), **environ},
+                env=os.environ | self._environ,
                 start_new_session=True,
             )
 
     @property
     def config(self) -> Config:
         """The config that finds this home's run log."""
-        return load_config([], environ={"ROMA_RAY_HOME": str(self.home)}).config
+        return load_config([], environ=self._environ).config
 
     @property
     def stderr(self) -> str:
