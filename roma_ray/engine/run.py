@@ -38,6 +38,7 @@ from roma_ray.errors import (
     LimitReached,
     NodeTimeout,
     RomaError,
+    StoreFull,
     UserError,
     ValueLost,
     WorkerLost,
@@ -453,8 +454,8 @@ class Run:
         )
 
     def _stop_on_user_fault(self, outcome: Outcome) -> None:
-        """What only the user can mend stops the whole run; the step is not recorded, so that resume does it again."""
-        if outcome.fault is not None and issubclass(BY_CODE.get(outcome.fault.code, RomaError), UserError):
+        """What only people can mend stops the whole run; the step is not recorded, so that resume does it again."""
+        if outcome.fault is not None and issubclass(BY_CODE.get(outcome.fault.code, RomaError), UserError | StoreFull):
             raise from_fault(outcome.fault)
 
     def _nothing_came_out(self, key: StepKey, children: Sequence[Solved]) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Generator
@@ -15,12 +16,13 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from roma_ray import faults
-from roma_ray.errors import ExtraMissing, FolderUnusable, StoreUnavailable, ValueLost
+from roma_ray.errors import ExtraMissing, FolderUnusable, StoreFull, StoreUnavailable, ValueLost
 from roma_ray.storage.files import write_atomically
 from roma_ray.storage.tables import table_of_records, table_of_text
 from roma_ray.types import Json, ValueHandle
 
 _PREVIEW_CHARS = 600
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ValueStore:
@@ -45,7 +47,8 @@ class ValueStore:
         """Store a value, durably and whole; storing it again changes nothing.
 
         A text becomes lines, a list of records a table with one row a record, where that is exact; anything else is
-        kept as JSON. Raises FolderUnusable (local) or StoreUnavailable (remote) when it cannot be written.
+        kept as JSON. Raises StoreFull when there is no room, FolderUnusable (local) or StoreUnavailable (remote) when
+        it cannot be written for another reason.
         """
         kind, table = _to_table(value)
         data = _to_parquet(table)
@@ -99,6 +102,8 @@ class ValueStore:
         except FileNotFoundError:
             raise
         except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise StoreFull(f"no room is left for {self._root}/{path}") from error
             kind = FolderUnusable if isinstance(self._files, LocalFileSystem) else StoreUnavailable
             raise kind(f"{self._root}/{path} cannot be used: {error.strerror or error}") from error
         except Exception as error:

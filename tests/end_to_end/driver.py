@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from roma_ray.api import list_runs, load_events, load_state
 from roma_ray.config import Config, load_config
 from roma_ray.engine.state import RunState
 from roma_ray.runlog.events import Event, EventType
+from roma_ray.types import NodeStatus
 from tests.scripted.client import Scripted
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +88,19 @@ class Driver:
             return calm and stats["answered"] >= answered and stats["open"] >= open_now
 
         self._soon(settled)
+
+    def wait_completed(self, node_id: str) -> None:
+        """Until the run log has the outcome of a node."""
+
+        def completed() -> bool:
+            node = self.state().nodes.get(node_id)
+            return node is not None and node.status is NodeStatus.COMPLETED
+
+        self._soon(completed)
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Until that is so, while the driver lives."""
+        self._soon(is_so)
 
     def workers(self) -> list[psutil.Process]:
         """Ray's worker processes that run node tasks for this driver."""

@@ -17,6 +17,7 @@ from roma_ray.engine.state import RunState
 from roma_ray.runlog.events import Event
 from roma_ray.runlog.inbox import InboxMessage
 from roma_ray.runlog.log import RunLog
+from roma_ray.types import RunStatus
 from tests.end_to_end.driver import PATIENCE_S, Driver
 from tests.faults.books import Books
 from tests.scripted.client import Scripted
@@ -41,6 +42,10 @@ class Site:
 
     def state(self, run_id: str) -> RunState:
         return asyncio.run(load_state(self.config, run_id))
+
+    def status(self, run_id: str) -> RunStatus:
+        """The state of a run as lists show it."""
+        return next(row.status for row in asyncio.run(list_runs(self.config)) if row.run_id == run_id)
 
     def pending(self, run_id: str) -> list[InboxMessage]:
         """The messages to a run that nobody has handled."""

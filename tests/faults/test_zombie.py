@@ -40,7 +40,7 @@ def test_a_driver_that_wakes_up_late_is_refused_and_the_result_is_that_of_the_on
     site: Site, backend: str
 ) -> None:
     first = site.start(f"goal={GOAL}", backend=backend)
-    first.wait_committed(site.scripted, answered=6, open_now=2)
+    first.wait_committed(site.scripted, answered=5, open_now=2)
     run_id = first.run_id()
     first.process.send_signal(signal.SIGSTOP)
 
