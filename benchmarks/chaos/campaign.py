@@ -103,9 +103,9 @@ class _Run:
         self._scripted.reset(latency_s=0.3, jitter_s=0.2, seed=self._rng.randint(0, 10**6))
         process = self._start()
         for _ in range(kills):
-            if not self._wait_for_work(process):
+            if not self._wait_for_work(process, requests=self._rng.randint(1, 40)):
                 break
-            time.sleep(self._rng.uniform(0.0, 1.5))
+            time.sleep(self._rng.uniform(0.0, 0.4))
             if process.poll() is not None or not self._kill(process, tally):
                 break
             if process.poll() is not None:
@@ -119,7 +119,8 @@ class _Run:
         if not self._run_id:
             work += [f"lm.api_base={self._scripted.base_url}", "limits.max_recoveries=100"]
         nodes = self._campaign.nodes if self._victim != "driver" else None
-        where = [f"cluster.address={nodes.address}"] if nodes else ["cluster=inline"]
+        # Few calls a worker, so that both nodes have one at work.
+        where = [f"cluster.address={nodes.address}", "cluster.calls_per_worker=4"] if nodes else ["cluster=inline"]
         with (self._home / "out").open("wb") as out, (self._home / "err").open("ab") as err:
             return subprocess.Popen(
                 [sys.executable, "-m", "roma_ray.solve", *work, *where, "output=json"],
@@ -131,15 +132,18 @@ class _Run:
                 start_new_session=True,
             )
 
-    def _wait_for_work(self, process: subprocess.Popen[bytes]) -> bool:
-        """Until this process has asked the model something new; False when it ends before."""
+    def _wait_for_work(self, process: subprocess.Popen[bytes], *, requests: int) -> bool:
+        """Until this process has sent so many requests, or fewer when it sends no more; False when it ends before."""
         before, deadline = self._scripted.stats()["requests"], time.monotonic() + _PATIENCE_S
-        while self._scripted.stats()["requests"] == before or not self._known():
+        seen, since = before, time.monotonic()
+        while (seen < before + requests and (seen == before or time.monotonic() < since + 2.0)) or not self._known():
             if process.poll() is not None:
                 return False
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no work within {_PATIENCE_S:g} s: {self._said()}")
             time.sleep(0.02)
+            if (now := self._scripted.stats()["requests"]) != seen:
+                seen, since = now, time.monotonic()
         return True
 
     def _kill(self, process: subprocess.Popen[bytes], tally: Tally) -> bool:
