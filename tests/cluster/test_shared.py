@@ -27,7 +27,7 @@ def shared(name: str, *arguments: Any, idle_s: float = 60.0) -> Shared:
 
 
 async def test_all_who_name_it_have_the_same_one(ray_backend: Backend) -> None:
-    one, other = shared("same", 10), shared("same")
+    one, other = shared("same", 10), shared("same", 10)
     assert sorted(await asyncio.gather(one.call("add", 1), other.call("add", 1))) == [11, 12]
     assert await shared("another").call("add", 1) == 1
 
