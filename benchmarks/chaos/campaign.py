@@ -166,6 +166,12 @@ class _Run:
             worker.kill()
         else:
             assert nodes is not None
+            while not nodes.workers_of_second():
+                # A raylet alone would take nothing with it.
+                if process.poll() is not None:
+                    return False
+                time.sleep(0.02)
+            time.sleep(self._rng.uniform(0.0, 1.0))
             self._count_open(tally)
             nodes.kill_raylet()
             nodes.bring_back()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,20 +24,27 @@ class TwoNodes:
     """Open it with `two_nodes()`. `address` is what goes into `cluster.address`."""
 
     def __init__(self) -> None:
-        self.address = f"127.0.0.1:{_free_port()}"
-        self._head = _start("--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false")
-        self._wait_for(self._head)
+        port = _free_port()
+        self.address = f"127.0.0.1:{port}"
+        # Two steps that lost two workers each must be able to run alone there at once.
+        self._head = _start("--head", "--num-cpus=2", f"--port={port}", "--include-dashboard=false")
+        self._wait_for_another(self._head, than=set())
         self.bring_back()
 
     def bring_back(self) -> None:
         """Start the second node, or start it again."""
-        self._second = _start(f"--address={self.address}")
-        self._wait_for(self._second)
+        before = self._active_nodes()
+        self._second = _start("--num-cpus=1", f"--address={self.address}")
+        self._wait_for_another(self._second, than=before)
 
     def workers(self) -> list[psutil.Process]:
         """The processes on both nodes that run node tasks."""
         # Of these nodes only: another Ray of this machine is somebody else's.
-        return [child for node in (self._head, self._second) for child in _children(node) if _is_worker(child)]
+        return [child for child in _children(self._head) if _is_worker(child)] + self.workers_of_second()
+
+    def workers_of_second(self) -> list[psutil.Process]:
+        """Those that die with the second node's raylet."""
+        return [child for child in _children(self._second) if _is_worker(child)]
 
     def wait_for_no_workers(self) -> None:
         """Until every one of them has ended."""
@@ -58,16 +66,21 @@ class TwoNodes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-    def _wait_for(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_for_another(self, process: subprocess.Popen[bytes], *, than: set[str]) -> None:
+        """Until the cluster knows of a node more, which it does not as soon as its raylet runs."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
             if process.poll() is not None:
                 raise RuntimeError(f"`ray start` ended with {process.returncode}")
-            with contextlib.suppress(LookupError, psutil.NoSuchProcess):
-                _raylet_of(process)
+            if self._active_nodes() - than:
                 return
             time.sleep(0.2)
-        raise RuntimeError(f"no raylet within {_PATIENCE_S:g} s")
+        raise RuntimeError(f"no node came up within {_PATIENCE_S:g} s")
+
+    def _active_nodes(self) -> set[str]:
+        command, environ = [str(_RAY), "status", f"--address={self.address}"], {**os.environ, **ENVIRON}
+        said = subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout
+        return set(re.findall(r"node_\w+", said.partition("Active:")[2].partition("Pending:")[0]))
 
 
 @contextlib.contextmanager
@@ -81,7 +94,7 @@ def two_nodes() -> Generator[TwoNodes]:
 
 
 def _start(*arguments: str) -> subprocess.Popen[bytes]:
-    command = [str(_RAY), "start", "--block", "--num-cpus=1", "--node-ip-address=127.0.0.1", *arguments]
+    command = [str(_RAY), "start", "--block", "--node-ip-address=127.0.0.1", *arguments]
     return subprocess.Popen(
         command,
         env={**os.environ, **ENVIRON},

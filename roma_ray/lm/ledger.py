@@ -42,10 +42,11 @@ class Ask:
     """What a member tells and wants.
 
     `expected` is how many members it thinks there are. `ledger` is the id of the ledger that it means, or it tells in
-    `past` what it spent before they met. Of places: `open` requests, `waiting` calls, and `places` that it keeps (at
-    least the open ones). Of this minute: `requests` and `tokens` spent since it was last answered, `held_requests` and
-    `held_tokens` that it keeps, its open requests included, and `calls`: the sizes in tokens of what it would send
-    next, those that wait first. `passed` says that its probe was let in.
+    `past` what it spent before they met, and in `members_before` how many an earlier one had. Of places:
+    `open` requests, `waiting` calls, and `places` that it keeps (at least the open ones). Of this minute: `requests`
+    and `tokens` spent since it was last answered, `held_requests` and `held_tokens` that it keeps, its open requests
+    included, and `calls`: the sizes in tokens of what it would send next, those that wait first. `passed` says that
+    its probe was let in.
     """
 
     member: str
@@ -53,6 +54,7 @@ class Ask:
     expected: int = 1
     ledger: str = ""
     past: Spent | None = None
+    members_before: int = 0
     open: int = 0
     waiting: int = 0
     places: int = 0
@@ -119,6 +121,8 @@ class Ledger:
         self._tokens = Window()
         self._concurrency = Concurrency()
         self._pause = Pause()
+        self._awaited = 0
+        self._began_s: float | None = None
 
     def ask(self, ask: Ask, *, now_s: float) -> Answer:
         """Take note of what a member tells and give it what it may have. `now_s` never goes back."""
@@ -151,7 +155,10 @@ class Ledger:
     def _note(self, ask: Ask, now_s: float) -> _Member:
         member = self._members.setdefault(ask.member, _Member(ask, now_s))
         member.ask, member.heard_s, member.places = ask, now_s, ask.places
+        if self._began_s is None:
+            self._began_s = now_s
         if ask.past is not None:
+            self._awaited = max(self._awaited, ask.members_before)
             for window, spent in ((self._requests, ask.past.requests), (self._tokens, ask.past.tokens)):
                 window.merge(spent, now_s=now_s)
         else:
@@ -172,7 +179,7 @@ class Ledger:
         least = 1 if most >= 2 * len(self._members) else 0
         needs = {name: max(each.need, least) for name, each in self._members.items()}
         fair = shares(most, needs, expected=member.ask.expected, turn=int(now_s))[member.ask.member]
-        free = most - sum(each.places for each in self._members.values())
+        free = 0 if self._is_incomplete(now_s) else most - sum(each.places for each in self._members.values())
         more = max(0, min(fair - member.places, free))
         member.places += more
         return more, fair
@@ -193,7 +200,7 @@ class Ledger:
         waiting = [each for each in self._members.values() if each.ask.waiting and each.ask.calls]
         requests, tokens = self._left(limits, now_s)
         count = 0
-        if all(each is member or not _is_before(each, member) for each in waiting):
+        if not self._is_incomplete(now_s) and all(each is member or not _is_before(each, member) for each in waiting):
             count = _how_many(wanted, requests, tokens, among=max(1, len(waiting)))
         member.requests += count
         member.tokens += sum(wanted[:count])
@@ -203,6 +210,11 @@ class Ledger:
         if member.in_line_s is None:
             member.in_line_s = now_s
         return 0, self._wait_s(limits, wanted[0], requests, tokens, now_s)
+
+    def _is_incomplete(self, now_s: float) -> bool:
+        """Whether members of an earlier ledger may hold leases that this one has not heard of yet."""
+        began_s = now_s if self._began_s is None else self._began_s
+        return len(self._members) < self._awaited and now_s < began_s + LAPSE_S
 
     def _left(self, limits: Limits, now_s: float) -> tuple[float, float]:
         """Requests and tokens of this minute that are neither spent nor held."""

@@ -30,6 +30,7 @@ _FIRST_ANSWER_S = 0.25
 """Patience with a ledger that never answered: it may be starting."""
 _ANSWER_S = LAPSE_S - 1.5 * _BEAT_S
 """Patience with one that did; then the leases lapse."""
+_AGAIN_S = 0.2
 _RECONNECT_WITHIN_S = 30.0
 _RECONNECT_S = 2.0
 _ALONE_S = 10.0
@@ -104,6 +105,8 @@ class Limiter:
         self._pause_until_s = 0.0
         self._probes = 0
         self._last = Answer(ledger="")
+        self._members_before = 0
+        """How many members the shared ledger had when it was last heard, this one included."""
         self._asked_s = self._heard_s = float("-inf")
         self._gap_s = _SOONEST_S
         self._wake = asyncio.Event()
@@ -284,7 +287,11 @@ class Limiter:
                 answer = await self._desk.ask(ask)
         except (ConnectionError, TimeoutError) as error:
             _log.info("the ledger of %s does not answer: %r", self._label, error)
-            self._go_alone()
+            if self._members_before > 1 and mono_s() < self._heard_s + _ANSWER_S:
+                # A new one may come up in time. Until then our leases hold, and nobody has more than was leased.
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self._go_alone()
             return
         del self._refusals[: len(ask.refusals)]
         self._passed = self._passed and not ask.passed
@@ -299,6 +306,7 @@ class Limiter:
             self._leases.ask(self._link, waiting, count=count, now_s=now_s),
             limits=self.limits if self._alone_since_s is None else self.limits.share(self._processes),
             expected=self._desk.expected,
+            members_before=self._members_before,
             refusals=tuple(Refusal(age_s=now_s - sent_s, wait_s=wait_s) for sent_s, wait_s in self._refusals),
             passed=self._passed,
         )
@@ -309,6 +317,8 @@ class Limiter:
         if not answer.knows_you:
             return
         self._last = answer
+        if self._alone_since_s is None:
+            self._members_before = answer.members
         if self._refusals:
             return  # It does not know of them yet.
         self._is_paused, self._probes = answer.is_paused, int(answer.probe)
@@ -316,7 +326,7 @@ class Limiter:
 
     @property
     def _processes(self) -> int:
-        return max(self._shared.expected, self._last.members)
+        return max(self._shared.expected, self._members_before)
 
     def _go_alone(self) -> None:
         """Keep to this process's part of the limits, with a ledger of its own, until the shared one is back."""
@@ -331,9 +341,10 @@ class Limiter:
     async def _reconnect(self) -> None:
         while True:
             ask = self._leases.greeting(self._shared_link, now_s=mono_s())
+            ask = replace(ask, expected=self._shared.expected, members_before=self._members_before)
             try:
                 async with asyncio.timeout(_RECONNECT_WITHIN_S):
-                    answer = await self._shared.ask(replace(ask, expected=self._shared.expected))
+                    answer = await self._shared.ask(ask)
             except (ConnectionError, TimeoutError):
                 await asyncio.sleep(_RECONNECT_S)
                 continue

@@ -25,7 +25,9 @@ FLAT = ("limits.max_depth=1", "limits.max_subtasks=100")
 async def test_six_children_and_three_refusals_make_one_pause_and_at_most_nine_requests(
     solving: Solving, scripted: Scripted
 ) -> None:
-    refused, fine = ([task(f"child {n} {rest}") for n in range(3)] for rest in ("EFAIL=429:1:2", "fine ELAT=0.2"))
+    # All six are under way before the first is refused.
+    rests = ("ELAT=1.5 EFAIL=429:1:2", "ELAT=1.5 fine")
+    refused, fine = ([task(f"child {n} {rest}") for n in range(3)] for rest in rests)
     result = await solving(plan_goal("six", *refused, *fine), *FLAT)
     assert result.status == "completed"
     requests = scripted.log("executor")

@@ -51,6 +51,7 @@ def stopped_now_and_then(server: PostgresServer, *, seed: int) -> Generator[list
         thread.join()
 
 
+@pytest.mark.slow
 async def test_a_hundred_runs_end_well_while_postgresql_is_stopped_and_started(
     tmp_path: Path, scripted: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:

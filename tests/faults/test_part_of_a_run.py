@@ -32,7 +32,8 @@ def test_one_of_twenty_that_fails_by_the_world_is_all_that_a_resume_does_again(s
 
 
 def test_a_run_that_is_cancelled_in_the_middle_of_a_commit_keeps_what_was_paid_and_can_go_on(site: Site) -> None:
-    chain = [task("first link"), *(task(f"link {number}", needs=[number - 1]) for number in range(1, 4))]
+    # The chain ends in a call that is held: what would be answered at the moment of the cancel nobody could keep.
+    chain = [task("first link"), task("link 1", needs=[0]), task("link 2", needs=[1]), task("last AHOLD", needs=[2])]
     goal = plan_goal("the whole", *chain, *(task(f"held {number} EHOLD") for number in range(5)))
     # A commit takes long while five calls are open; the word to cancel comes during it.
     slow = {"ROMA_RAY_FAULTS": "runlog.before_commit=sleep:3@12"}
@@ -54,5 +55,6 @@ def test_a_run_that_is_cancelled_in_the_middle_of_a_commit_keeps_what_was_paid_a
     assert (code, document["status"]) == (0, "completed")
     assert document["usage"]["lm_calls"] == site.scripted.stats()["answered"]
     again = {request: n for request, n in Counter(map(request_of, site.scripted.log())).items() if n > 1}
-    assert again == {("executor", f"held {number} EHOLD"): 2 for number in range(5)}
+    gone = {("atomizer", "last AHOLD"): 2} if site.scripted.stats()["gone"] > 5 else {}
+    assert again == {("executor", f"held {number} EHOLD"): 2 for number in range(5)} | gone
     assert steps_done_again(site.events(run_id)) == []

@@ -122,6 +122,38 @@ def test_a_new_ledger_is_told_what_was_spent_at_the_one_before():
     assert not process.open
 
 
+def test_a_new_ledger_gives_nothing_before_all_who_knew_the_one_before_have_told_what_they_hold():
+    limits = Limits(max_concurrency=4)
+    busy, other = Process(Ledger(), limits), Process(Ledger(), limits)
+    busy.waiting += [1] * 10
+    busy.ask(START_S)
+    busy.send(START_S)
+    assert len(busy.open) == 4
+    new = Ledger()
+    busy.ledger = other.ledger = new
+    other.waiting += [1] * 10
+    for process, times in ((other, 3), (busy, 1), (other, 2)):
+        for _ in range(times):
+            process.ask(START_S + 1, members_before=2)
+        process.send(START_S + 1)
+    assert (len(busy.open), len(other.open)) == (4, 0)
+    busy.end_all(START_S + 2)
+    for process in (busy, other, busy, other):
+        process.ask(START_S + 2)
+    other.send(START_S + 2)
+    assert len(other.open) == 2
+
+
+def test_a_new_ledger_waits_no_longer_than_leases_live_for_those_who_do_not_come_back():
+    process = Process(Ledger(), Limits(max_concurrency=4), waiting=[1] * 10)
+    process.ask(START_S, members_before=3)
+    process.send(START_S)
+    assert process.open == []
+    process.ask(START_S + LAPSE_S)
+    process.send(START_S + LAPSE_S)
+    assert len(process.open) == 4
+
+
 def test_a_large_request_is_not_starved_by_small_ones():
     ledger, limits = Ledger(), Limits(max_concurrency=64, tokens_per_minute=1_000)
     large, small = Process(ledger, limits, waiting=[900]), Process(ledger, limits, waiting=[50] * 1_000)
