@@ -152,11 +152,18 @@ class Run:
 
     def _approval_kind(self, key: StepKey, outcome: Outcome) -> ApprovalKind | None:
         """What a person has to say of this outcome, None where nobody is asked."""
-        approve = self.config.approve
-        if approve == "plan" and outcome.plan is not None:
-            return None if self.plan_only else "plan"
-        is_final = key.node_id == ROOT and outcome.has_value and outcome.accepted
-        return "final" if approve == "final" and is_final and not self.plan_only else None
+        if self.plan_only or not (outcome.plan is not None or outcome.has_value):
+            return None
+        kind: ApprovalKind = "plan" if outcome.plan is not None else "final"
+        # A replay has what people said, whatever `approve` was in the end.
+        if self.recording is not None and str(key) in self.recording.words:
+            return kind
+        is_due = kind == "plan" or (key.node_id == ROOT and (outcome.accepted or self._is_last_candidate(key)))
+        return kind if kind == self.config.approve and is_due else None
+
+    def _is_last_candidate(self, key: StepKey) -> bool:
+        """Whether no revision follows, unless a person sends it back."""
+        return key.revision >= self.config.limits.max_revisions + self.state.rejections(key.node_id)
 
     async def _approved(self, key: StepKey, outcome: Outcome, kind: ApprovalKind) -> Outcome:
         approved = await self.approvals.word_on(key, kind)
@@ -220,6 +227,9 @@ class Run:
             outcome = outcomes.degraded(outcome, limit)
         if key.kind == "ascend" and (cut := self.state.outcomes[key._replace(kind="descend")].limit_reached):
             outcome = outcomes.of_a_cut_plan(outcome, cut)
+        if self._approval_kind(key, outcome) == "final":
+            # Whatever the Verifier said of it: from here on it is for the person to say.
+            outcome = replace(outcome, accepted=True)
         self._hold_for_aggregator(key, outcome)
         await self._commit(key, outcome)
         if key.kind == "ascend" and outcome.accepted:

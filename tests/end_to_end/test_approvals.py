@@ -147,10 +147,28 @@ def test_a_running_process_takes_an_answer_at_once_and_approve_off_waits_no_more
     _, document = driver.finish()
     say(driver, "root", "approve")
     driver = Driver(tmp_path, scripted, f"resume={document['run_id']}")
-    driver._soon(lambda: any(a.key.node_id == "root.0" for a in driver.state().open_approvals))
+    driver.wait_until(lambda: any(a.key.node_id == "root.0" for a in driver.state().open_approvals))
     assert say(driver, "root.0", "approve"), "the process is alive, because the other part is still at work"
-    driver._soon(lambda: driver.state().nodes["root.0"].status is NodeStatus.COMPLETED)
+    driver.wait_until(lambda: driver.state().nodes["root.0"].status is NodeStatus.COMPLETED)
     driver.kill()
     scripted.release()
     code, document = Driver(tmp_path, scripted, f"resume={document['run_id']}", "approve=off").finish()
     assert (code, document["status"]) == (0, "completed")
+
+
+def test_a_final_answer_that_the_verifier_refused_to_the_last_is_put_to_the_person_too(
+    tmp_path: Path, scripted: Scripted
+) -> None:
+    arguments = ("goal=VERDICT=false say something", "verify=root", "approve=final", "limits.max_revisions=1")
+    driver = Driver(tmp_path, scripted, *arguments)
+    code, document = driver.finish()
+    assert (code, document["approvals"][0]["id"]) == (WAITING, "root/descend~1"), "the first may still be made better"
+    say(driver, "root", "reject", words="louder please")
+    driver = Driver(tmp_path, scripted, f"resume={document['run_id']}")
+    code, document = driver.finish()
+    assert (code, document["approvals"][0]["id"]) == (WAITING, "root/descend~2")
+    assert "louder please" in last_prompt(driver, "executor")
+    say(driver, "root", "edit", value="my own words")
+    code, document = Driver(tmp_path, scripted, f"resume={document['run_id']}").finish()
+    assert (code, document["output"]) == (0, "my own words")
+    assert driver.state().nodes["root"].status is NodeStatus.COMPLETED

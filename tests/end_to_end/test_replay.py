@@ -175,6 +175,21 @@ def test_a_person_said_something_and_the_replay_knows_it(tmp_path: Path, scripte
     assert [child["goal"] for child in again.tree["children"]] == ["one", "another"]
 
 
+def test_words_of_people_are_replayed_though_the_run_was_resumed_without_approvals(
+    tmp_path: Path, scripted: Scripted, replayed: Replay
+) -> None:
+    driver = Driver(tmp_path / "home", scripted, f"goal={plan_goal('the whole', task('one'))}", "approve=plan")
+    run_id = driver.finish()[1]["run_id"]
+    asyncio.run(api.approve(driver.config, run_id, "root", verdict="edit", plan=[{"goal": "another N=1"}], by="me"))
+    Driver(tmp_path / "home", scripted, f"resume={run_id}").finish()  # takes the edit, and waits for the next plan
+    _, document = Driver(tmp_path / "home", scripted, f"resume={run_id}", "approve=off").finish()
+    file = tmp_path / "run.jsonl"
+    asyncio.run(api.export_traffic(driver.config, run_id, file))
+    again = replayed(file)
+    assert again.status is RunStatus.COMPLETED and again.output == document["output"]
+    assert [child["goal"] for child in again.tree["children"]] == ["another N=1"]
+
+
 def test_a_run_that_was_stopped_is_recorded_so_far_and_whole_after_its_resume(
     tmp_path: Path, scripted: Scripted, replayed: Replay
 ) -> None:
