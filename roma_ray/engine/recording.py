@@ -160,8 +160,9 @@ def _traffic(events: Sequence[Event]) -> Iterator[dict[str, Json]]:
     for event in events:
         line: dict[str, Json] = {"type": event.type.value, "node_id": event.node_id, **event.payload}
         if _is_call(event.payload):
-            # An answer that was known already stands in the log once; every line here is to be complete.
-            response = responses.setdefault(_place(line), line.get("response")) or line.get("response")
+            # An answer that was known already stands in the log once; every line here is to be complete. A step that
+            # was done once more may have another answer at the same place: what comes after that means the later one.
+            response = line.get("response") or responses.get(_place(line))
             if response is not None and not line.get("fault"):
                 responses[_place(line)] = line["response"] = response
             if event.seq not in counting:

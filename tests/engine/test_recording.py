@@ -75,6 +75,14 @@ def test_a_value_that_was_made_anew_later_takes_nothing_away(tmp_path: Path) -> 
     assert answers(recorded(log.events, tmp_path)) == {"decide": ["EXECUTE"], "do": ["done"]}
 
 
+def test_a_step_that_was_done_again_after_its_end_is_recorded_with_the_answers_it_had_then(tmp_path: Path) -> None:
+    log = call(call(started(Log()), "a", answer="old"), "b", answer="old").done(ROOT, ok("v"))
+    call(call(started(log), "a", answer="new"), "b", answer="new")
+    # Its process died once more: what it had asked is known by now.
+    call(call(started(log), "a"), "b").done(ROOT, ok("w"))
+    assert answers(recorded(log.events, tmp_path)) == {"a": ["new"], "b": ["new"]}
+
+
 def test_a_fallbacks_answer_wins_over_the_failure_before_it_and_a_lasting_failure_stays(tmp_path: Path) -> None:
     log = call(call(started(Log()), "a", fault=BUSY), "a", answer="by the fallback")
     call(call(log, "b", 0, fault=BUSY), "b", 1, answer="later").done(ROOT, ok("v"))
