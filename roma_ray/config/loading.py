@@ -142,10 +142,11 @@ def _as_config_error(error: ValidationError, merged: Layer) -> ConfigError:
     setting = merged.get(name)
     if setting is None:
         return ConfigError(f"{path} is missing", cure=f"set {path}=…")
-    value = MASK if is_secret_name(name) else Redactor().text(str(setting.value))
+    value = overrides.unsecret(name, str(setting.value))
     key = keys.find(name, setting.source)
     if first["type"] == "value_error":
-        return ConfigError(f"{name}={value} ({setting.source}): {first['msg'].removeprefix('Value error, ')}")
+        reason = overrides.unsecret(name, first["msg"].removeprefix("Value error, "))
+        return ConfigError(f"{name}={value} ({setting.source}): {reason}")
     cure = "leave it out for the default" if key.default in (None, ()) else f"the default is {name}={key.default}"
     return ConfigError(f"{name}={value} ({setting.source}) is not {key.words}", cure=cure)
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from roma_ray.config import keys
 from roma_ray.errors import ConfigError, UsageError
+from roma_ray.redact import MASK, Redactor, is_secret_name
 
 RAW = frozenset({"goal", "goal_file", "resume", "record", "replay", "output", "answer", "files"})
 """Keys whose text is taken as it stands, with its quotes, commas and parentheses, before Hydra sees it."""
 
 _FILE = re.compile(r"""\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^,]+))\s*(?:,|$)""")
+_USER_INFO = re.compile(r"(?<=://)\S*@")
 
 
 def parse(overrides: Iterable[str], source: str) -> Iterator[tuple[str, Any]]:
@@ -57,15 +59,26 @@ def _by_grammar(key: keys.Key, text: str, source: str) -> Any:
         if key.is_list and isinstance(value, ChoiceSweep) and value.simple_form:
             return [item.text if isinstance(item, QuotedString) else item for item in value.list]
         if override.is_sweep_override():
-            raise ConfigError(f"{key.name}={text} ({source}) is a sweep", cure=f"give {key.words}, one run a time")
+            raise ConfigError(
+                f"{key.name}={unsecret(key.name, text)} ({source}) is a sweep", cure=f"give {key.words}, one run a time"
+            )
         value = override.value()
     # Python refuses to read a number of thousands of digits.
     except (HydraException, ValueError) as error:
         cure = f"it takes {key.words}; text with special characters goes in quotes: '{key.name}=\"…\"'"
-        raise ConfigError(f"{key.name}={_short(text)} ({source}) cannot be read", cure=cure) from error
+        shown = _short(unsecret(key.name, text))
+        raise ConfigError(f"{key.name}={shown} ({source}) cannot be read", cure=cure) from error
     if key.is_list and value is not None and not isinstance(value, list):
         return [value]
     return value
+
+
+def unsecret(name: str, text: str) -> str:
+    """What may be shown of a faulty value of the key `name`, or of what was said about it."""
+    if is_secret_name(name):
+        return MASK
+    # More than the redactor knows: a key before the @ of an address has no form, and its password any.
+    return _USER_INFO.sub(f"{MASK}@", Redactor().text(text))
 
 
 def is_utf8(text: str) -> bool:

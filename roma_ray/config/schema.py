@@ -18,6 +18,10 @@ Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
+_USER_INFO = re.compile(r"://(?:[^/?#\s]*|[^/\s]*:(?!\d*(?:/|$))\S*)@")
+"""`user:password@` in an address; the second form has a password with `/`, `?` or `#` in it."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -67,6 +71,7 @@ class LmConfig(_Section):
         for model in (value,) if isinstance(value, str) else value:
             if not model.strip("/ ") or model.strip() != model or model[0] == "/" or model[-1] == "/":
                 raise ValueError(f"{model!r} names no model; write it as provider/model")
+            _refuse_user_info(model)
         return value
 
     @field_validator("api_base")
@@ -74,11 +79,18 @@ class LmConfig(_Section):
     def _is_address(cls, value: str | None) -> str | None:
         if value is None:
             return None
+        _refuse_user_info(value)
         url = urlsplit(value)
         # `port` raises ValueError by itself for one over 65535.
         if url.scheme not in ("http", "https") or not url.hostname or url.port == 0 or re.search(r"\s", value):
             raise ValueError("it is no address; write it as http://HOST:PORT/v1 or https://HOST/v1")
         return value
+
+
+def _refuse_user_info(text: str) -> None:
+    """An address is stored and shown, a key is neither."""
+    if _USER_INFO.search(text):
+        raise ValueError("an address may hold no user or password, since it is stored; give the key as lm.api_key")
 
 
 _COUNTS = frozenset({"n", "m", "k", "max_iters"})

@@ -10,6 +10,7 @@ import orjson
 
 from roma_ray.engine.definition import flat
 from roma_ray.engine.state import Node, RunState
+from roma_ray.redact import Redactor
 from roma_ray.types import Json, Outcome, Usage
 
 _OF_NO_WEIGHT = ("goal", "goal_file", "log", "output", "record", "replay", "resume", "traceback")
@@ -76,7 +77,7 @@ def diff(before: RunState, after: RunState) -> RunDiff:
         before=before.run_id,
         after=after.run_id,
         run=tuple(_changes(_facts_of_run(before), _facts_of_run(after))),
-        settings=tuple(_changes(_settings(before), _settings(after))),
+        settings=tuple(map(_without_secrets, _changes(_settings(before), _settings(after)))),
         only_before=tuple(node_id for node_id in old if node_id not in new),
         only_after=tuple(node_id for node_id in new if node_id not in old),
         nodes=tuple(change for change in nodes if not change.is_empty),
@@ -85,6 +86,11 @@ def diff(before: RunState, after: RunState) -> RunDiff:
 
 def _settings(state: RunState) -> dict[str, Json]:
     return {key: value for key, value in flat(state.config) if key.partition(".")[0] not in _OF_NO_WEIGHT}
+
+
+def _without_secrets(change: Change) -> Change:
+    clean = Redactor().data
+    return Change(name=change.name, before=clean(change.before), after=clean(change.after))
 
 
 def _facts_of_run(state: RunState) -> dict[str, Json]:

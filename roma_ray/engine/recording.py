@@ -20,6 +20,7 @@ from roma_ray.engine.files import BroughtFile
 from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import fold
 from roma_ray.errors import Cancelled, FolderUnusable, ReplayDiffers, UsageError
+from roma_ray.redact import Redactor
 from roma_ray.runlog.events import Event, EventType
 from roma_ray.storage.files import write_atomically
 from roma_ray.types import CallRecord, Fault, Json, StepKey
@@ -131,7 +132,7 @@ def _header(events: Sequence[Event], config: StorageConfig) -> dict[str, Json]:
         "run_id": state.run_id,
         "goal": state.goal,
         "day": state.day,
-        "config": state.config,
+        "config": Redactor().data(state.config),
         "files": list(_texts([BroughtFile.from_plain(file) for file in state.files], config, state.run_id)),
         "answer_schema": state.answer_schema,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roma_ray.errors import RomaError
+from roma_ray.errors import ConfigError, RomaError
 from tests.config.conftest import Machine
 
 MISTAKES = {
@@ -91,8 +91,31 @@ def test_a_profile_that_does_not_say_where_it_belongs_is_told_how(machine: Machi
     assert "# @package _global_" in caught.value.cure
 
 
-@pytest.mark.parametrize("override", ["lm.api_key=[sk-very-secret-text]", "lm.max_tokens='sk-very-secret-text'"])
+@pytest.mark.parametrize(
+    "override", ["lm.api_key=[sk-very-secret-text]", "lm.api_key='very-secret", "lm.max_tokens='sk-very-secret-text'"]
+)
 def test_no_error_shows_a_secret(machine: Machine, override: str) -> None:
     with pytest.raises(RomaError) as caught:
         machine.load(override, "lm.price.prompt=x")
     assert "very-secret" not in caught.value.line
+
+
+@pytest.mark.parametrize("address", ["user:hunter22@gw", "hunter22@gw:80", ":hunter22@gw", "user:hun/ter22#@gw"])
+@pytest.mark.parametrize("override", ["lm.api_base={}", "lm.model=openai/x@{}", 'lm.fallbacks=["openai/x@{}"]'])
+def test_a_password_in_an_address_is_refused_unseen_with_the_place_for_it(
+    machine: Machine, override: str, address: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        machine.load(override.format(f"https://{address}/v1"))
+    assert "lm.api_key" in caught.value.line and "hun" not in caught.value.line and "ter22" not in caught.value.line
+
+
+def test_an_at_sign_in_the_path_of_an_address_is_no_password(machine: Machine) -> None:
+    for override in ("lm.api_base=http://gw:80/@team/v1", "lm.model=openai/x@http://gw/@team/v1"):
+        machine.load(override)
+
+
+def test_a_model_with_a_faulty_name_does_not_show_the_password_beside_it(machine: Machine) -> None:
+    with pytest.raises(ConfigError) as caught:
+        machine.load("lm.model=openai/x@https://user:hunter22@gw/")
+    assert "hunter22" not in caught.value.line

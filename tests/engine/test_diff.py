@@ -50,3 +50,9 @@ def test_a_long_output_shows_its_first_differences_and_counts_the_rest() -> None
 def test_it_is_plain_data_for_machines() -> None:
     document = diff(run("a"), run("b")).to_plain()
     assert list(document) == ["before", "after", "run", "settings", "only_before", "only_after", "nodes"]
+
+
+def test_settings_are_shown_without_secrets_and_still_differ() -> None:
+    before, after = (run("a", lm={"api_base": f"https://user:{word}@gw/v1"}) for word in ("hunter22", "another-one"))
+    (change,) = diff(before, after).settings
+    assert change == Change(name="lm.api_base", before="https://***@gw/v1", after="https://***@gw/v1")

@@ -59,6 +59,12 @@ def test_the_header_says_what_the_run_was_given(tmp_path: Path) -> None:
     assert recording.files == [{"name": "a.txt", "text": "A"}]
 
 
+def test_the_header_holds_no_password_of_an_address(tmp_path: Path) -> None:
+    log = Log()
+    log.events[0].payload["config"] = {"lm": {"api_base": "https://user:hunter22@gw/v1"}}
+    assert recorded(log.events, tmp_path).config == {"lm": {"api_base": "https://***@gw/v1"}}
+
+
 def test_of_a_step_that_was_begun_again_only_what_its_last_attempt_saw_counts(tmp_path: Path) -> None:
     log = started(Log())
     call(log, "same", 0, answer="first")
