@@ -16,6 +16,7 @@ from roma_ray.engine.state import Approval, Verdict
 from roma_ray.engine.tree import fold
 from roma_ray.errors import Cancelled, RunHeld, UsageError
 from roma_ray.runlog.events import EventType, NewEvent
+from roma_ray.runlog.inbox import CANCEL
 from roma_ray.runlog.log import RunLog
 from roma_ray.types import Json, RunStatus
 
@@ -36,22 +37,39 @@ class Delivery:
 async def cancel(config: Config, run_id: str, *, reason: str = "") -> Delivery:
     """Cancel a run, through the process that holds it or, where none does, at once.
 
-    Raises RunNotFound, and UsageError for a run that has ended.
+    Raises RunNotFound, and UsageError for a run that has ended, or ends otherwise before the word reaches it.
     """
     async with run_log(config.runlog) as log:
         run_id = await log.find(run_id)
-        state = fold(await log.read(run_id))
-        if state.status.is_end:
-            raise UsageError(f"run {run_id} has ended: {state.status.value}", cure="there is nothing to cancel")
+        _refuse_ended(run_id, fold(await log.read(run_id)).status)
         try:
             lease = await log.take(run_id)
         except RunHeld:
-            return await _delivered(log, run_id, "cancel", {"reason": reason}, is_held=True)
-        fault = Cancelled(reason or "the run was cancelled").fault
-        ended: dict[str, Json] = {"status": RunStatus.CANCELLED.value, "fault": fault.to_plain()}
+            await _delivered(log, run_id, CANCEL, {"reason": reason}, is_held=True)
+            status = fold(await log.read(run_id)).status
+            if status is not RunStatus.CANCELLED:
+                _refuse_ended(run_id, status)
+            return Delivery(run_id=run_id, taken=status is RunStatus.CANCELLED)
+        past = [event for event in await log.read(run_id) if event.epoch < lease.epoch]
+        ended = _cancelled(reason)
+        if (status := fold(past).status).is_end:
+            # Its holder brought it to an end since we looked; taking it over has opened it again.
+            (*_, last) = (event.payload for event in past if event.type is EventType.RUN_ENDED)
+            ended = {**last, "wall_s": 0.0}
         await log.append(lease, NewEvent(type=EventType.RUN_ENDED, payload=ended))
-        await log.release(lease, RunStatus.CANCELLED)
+        await log.release(lease, RunStatus(ended["status"]))
+        _refuse_ended(run_id, status)
         return Delivery(run_id=run_id, taken=True)
+
+
+def _refuse_ended(run_id: str, status: RunStatus) -> None:
+    if status.is_end:
+        raise UsageError(f"run {run_id} has ended: {status.value}", cure="there is nothing to cancel")
+
+
+def _cancelled(reason: str) -> dict[str, Json]:
+    fault = Cancelled(reason or "the run was cancelled").fault
+    return {"status": RunStatus.CANCELLED.value, "fault": fault.to_plain()}
 
 
 async def open_approvals(config: Config, run_id: str) -> list[Approval]:

@@ -12,7 +12,10 @@ from roma_ray.clock import now_s
 from roma_ray.errors import RunNotFound
 from roma_ray.runlog.codec import decode, encode
 from roma_ray.runlog.schema import inbox, runs
-from roma_ray.types import Json
+from roma_ray.types import Json, RunStatus
+
+CANCEL = "cancel"
+"""The kind of message that asks for the end of a run; it means nothing to one that has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +29,14 @@ class InboxMessage:
 
 
 def put(connection: Connection, run_id: str, token: str, kind: str, payload: dict[str, Json]) -> None:
-    """Leave a message, once for each token. Raises RunNotFound."""
+    """Leave a message, once for each token; a cancel of a run that has ended is dropped. Raises RunNotFound."""
     # Locked, so that the ids of a run's messages grow in the order in which they can be seen.
-    query = select(runs.c.run_id).where(runs.c.run_id == run_id).with_for_update()
-    if connection.execute(query).first() is None:
+    query = select(runs.c.status).where(runs.c.run_id == run_id).with_for_update()
+    status = connection.execute(query).scalar()
+    if status is None:
         raise RunNotFound(f"there is no run {run_id}")
+    if kind == CANCEL and RunStatus(status).is_end:
+        return
     if connection.execute(select(inbox.c.id).where(inbox.c.token == token)).first() is None:
         values = {"run_id": run_id, "token": token, "time_s": now_s(), "kind": kind, "payload": encode(payload)}
         connection.execute(insert(inbox).values(values))
@@ -50,6 +56,11 @@ def remove(connection: Connection, message_id: int) -> None:
 def remove_up_to(connection: Connection, run_id: str, message_id: int) -> None:
     """Forget a run's messages up to this one."""
     connection.execute(delete(inbox).where((inbox.c.run_id == run_id) & (inbox.c.id <= message_id)))
+
+
+def remove_cancels(connection: Connection, run_id: str) -> None:
+    """Forget what asked for the end of a run, so that it does not hit whoever resumes it."""
+    connection.execute(delete(inbox).where((inbox.c.run_id == run_id) & (inbox.c.kind == CANCEL)))
 
 
 def _message(row: Row[Any]) -> InboxMessage:

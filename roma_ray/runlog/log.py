@@ -98,7 +98,10 @@ class RunLog:
         return self._writer.append(held, events)
 
     async def release(self, lease: Lease, status: RunStatus) -> None:
-        """Give the run up in this state, after everything appended before. Raises Fenced when it was taken over."""
+        """Give the run up in this state, after everything appended before. Raises Fenced when it was taken over.
+
+        With an end, whatever else asked to cancel the run is forgotten.
+        """
         held = self._held.pop(lease, None)
         if held is None:
             return
@@ -106,6 +109,8 @@ class RunLog:
         def change(connection: Connection) -> None:
             self._leases.give_up(connection, lease, status)
             inbox.remove_up_to(connection, lease.run_id, held.given_id)
+            if status.is_end:
+                inbox.remove_cancels(connection, lease.run_id)
 
         try:
             await self._writer.call("release", change)
@@ -122,7 +127,10 @@ class RunLog:
     # ---- mail for whoever holds a run
 
     async def send(self, run_id: str, kind: str, payload: dict[str, Json]) -> None:
-        """Leave a message for whoever coordinates the run, now or later. Raises RunNotFound."""
+        """Leave a message for whoever coordinates the run, now or later. Raises RunNotFound.
+
+        A `cancel` of a run that has ended is dropped.
+        """
         token = secrets.token_hex(16)
 
         def change(connection: Connection) -> None:

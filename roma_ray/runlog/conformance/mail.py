@@ -63,6 +63,27 @@ async def mail_ends_when_the_run_is_released(bench: Bench) -> None:
     same(await asyncio.wait_for(reading, 5), [])
 
 
+async def a_cancel_dies_with_the_run_that_it_was_meant_for(bench: Bench) -> None:
+    log, other, run_id = await bench.open(), await bench.open(), bench.id()
+    lease = await log.create(run_id, goal="g", started={})
+    for status in RunStatus:
+        if status is RunStatus.RUNNING:
+            continue
+        for kind in ("cancel", "note", "cancel"):
+            await other.send(run_id, kind, {})
+        await log.release(lease, status)
+        await other.send(run_id, "cancel", {})
+        left = [message.kind for message in await other.pending(run_id)]
+        same(left, ["note"] if status.is_end else ["cancel", "note", "cancel", "cancel"])
+        lease = await log.take(run_id)
+        # What is handled is gone, so that each state begins with an empty box.
+        mail = log.messages(lease)
+        for _ in left:
+            await anext(mail)
+        await log.release(lease, RunStatus.INTERRUPTED)
+        lease = await log.take(run_id)
+
+
 async def _all_of(mail: AsyncIterator[InboxMessage]) -> list[InboxMessage]:
     return [message async for message in mail]
 
@@ -71,4 +92,5 @@ CHECKS = (
     messages_come_in_order_each_once_and_unhandled_ones_again_to_the_next_holder,
     of_messages_that_many_send_at_once_none_is_missed,
     mail_ends_when_the_run_is_released,
+    a_cancel_dies_with_the_run_that_it_was_meant_for,
 )
