@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from roma_ray import clock
 from roma_ray.api.runs import load_state
@@ -92,8 +92,10 @@ async def approve(
 
     `reject` sends `words` back to the Planner; `edit` puts `plan` (a list of `{goal, task_type, depends_on}`) or, for a
     final answer, `value` in the place of what was proposed. The first answer counts. Raises RunNotFound, and UsageError
-    that names what is open when nothing waits under that id, or says what is wrong with the plan.
+    that names what is open when nothing waits under that id, or says what is wrong with the answer.
     """
+    if verdict not in get_args(Verdict):
+        raise UsageError(f"{verdict!r} is no verdict", cure=f"say one of {', '.join(get_args(Verdict))}")
     async with run_log(config.runlog) as log:
         run_id = await log.find(run_id)
         state = fold(await log.read(run_id))
@@ -107,8 +109,23 @@ async def approve(
         elif verdict == "edit":
             if value is None:
                 raise UsageError("an edited answer is missing", cure="give it as value")
+            _refuse_unfit(value, state.answer_schema)
             answer["value"] = value
         return await _delivered(log, run_id, "approve", answer, is_held=state.status is RunStatus.RUNNING)
+
+
+def _refuse_unfit(value: Json, schema: Json) -> None:
+    if schema is None:
+        return
+    # Imported here: only an answer with a schema pays for it.
+    import jsonschema
+
+    try:
+        jsonschema.validate(value, schema)
+    except jsonschema.ValidationError as error:
+        raise UsageError(
+            f"the answer does not fit its schema: {error.json_path}: {error.message}", cure="correct it, then send it"
+        ) from error
 
 
 async def _delivered(log: RunLog, run_id: str, kind: str, payload: dict[str, Json], *, is_held: bool) -> Delivery:

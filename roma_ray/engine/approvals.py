@@ -142,9 +142,9 @@ def _as_subtask(task: Any) -> dict[str, Any]:
     if not isinstance(task, Mapping):
         raise UsageError(f"the plan cannot be read: {task!r} is no subtask", cure=_FORM)
     given: dict[str, Any] = dict(task)
-    unknown = given.keys() - {"goal", "task_type", "depends_on"}
+    unknown = sorted(map(str, given.keys() - {"goal", "task_type", "depends_on"}))
     if unknown:
-        raise UsageError(f"the plan cannot be read: a subtask has no {', '.join(sorted(unknown))}", cure=_FORM)
+        raise UsageError(f"the plan cannot be read: a subtask has no {', '.join(unknown)}", cure=_FORM)
     return {
         "goal": given.get("goal", ""),
         "task_type": given.get("task_type", TaskType.THINK),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import signal
@@ -12,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from roma_ray import api
 from roma_ray.cli.completion import run_ids
 from roma_ray.cli.exits import ended
 from roma_ray.cli.main import app
+from roma_ray.config import load_config
+from roma_ray.errors import UsageError
 from tests.cli.conftest import Said, in_a_process
 from tests.end_to_end.conftest import no_driver_is_left  # noqa: F401
 from tests.end_to_end.driver import Driver
@@ -100,6 +104,7 @@ def test_a_shown_plan_can_be_edited_and_given_back(roma_ray: Command, waiting: s
         ("{", "neither YAML nor JSON"),
         ("just words", "holds no list of subtasks"),
         ('[{"gaol": "x"}]', "has no gaol"),
+        ("- on: x\n  gaol: x", "has no True, gaol"),
         ('[{"goal": "a", "depends_on": [7]}]', "7"),
         ("[]", "plan"),
     ],
@@ -116,6 +121,27 @@ def test_a_final_answer_is_edited_as_text(solve: Command, roma_ray: Command, hom
     assert roma_ray("approve", run_id, "root", "--show").out == "a draft\n"
     in_a_process([*ROMA_RAY, "approve", run_id, "root", "--edit", "-"], text="the final text\n")
     assert roma_ray("resume", run_id).out == "the final text\n"
+
+
+def test_an_edited_answer_has_to_fit_the_schema_that_the_run_was_given(
+    solve: Command, roma_ray: Command, home: Path
+) -> None:
+    schema = {"type": "object", "required": ["km"], "properties": {"km": {"type": "number"}}}
+    (home / "schema.json").write_text(json.dumps(schema))
+    said = solve('goal=it ESAY<<{"km": 1}>>', "answer=schema.json", "approve=final", "output=json")
+    run_id = json.loads(said.out)["run_id"]
+    (home / "answer.json").write_text('{"km": "far"}')
+    refused = roma_ray("approve", run_id, "root", "--edit", "answer.json")
+    assert refused.code == 2 and "$.km: 'far' is not of type 'number'" in refused.error_lines[0]
+    (home / "answer.json").write_text('{"km": 2}')
+    assert roma_ray("approve", run_id, "root", "--edit", "answer.json").code == 0
+    assert json.loads(roma_ray("resume", run_id).out) == {"km": 2}
+
+
+def test_a_verdict_that_there_is_not_is_refused(waiting: str) -> None:
+    with pytest.raises(UsageError, match="'rejected' is no verdict"):
+        asyncio.run(api.approve(load_config([]).config, waiting, "root", verdict="rejected", words="no"))  # type: ignore[arg-type]
+    assert asyncio.run(api.load_state(load_config([]).config, waiting)).open_approvals
 
 
 def test_a_wrong_name_is_answered_with_what_is_open(roma_ray: Command, waiting: str) -> None:
