@@ -92,6 +92,7 @@ async def aresume(
     state = await load_state(load_config(overrides).config, run_id)
     loaded = load_config(overrides, base=state.config)
     config, stored = loaded.config, storable(loaded.config)
+    _refuse_other_work(state, stored, cure="start a new run for it")
     changes = _changes(state, config)
     if changes and config.on_change == "refuse":
         raise DefinitionChanged("; ".join(changes))
@@ -100,10 +101,16 @@ async def aresume(
         # A stored value that is lost is made anew below, from the recorded answers.
         with contextlib.suppress(ValueLost):
             return await stored_result(state, config)
+    if forks:
+        # The recording is the first run's.
+        loaded = load_config(overrides, base={n: v for n, v in state.config.items() if n != "record"})
+        config = loaded.config
+        stored = {n: v for n, v in storable(config).items() if n not in ("on_change", "resume")}
     resolved = _models(loaded)
     async with coordinator_of(config, say) as coordinator:
         if forks:
-            return await coordinator.fork(state.run_id, resolved, stored=stored, cut=None, on_event=on_event)
+            anew = _new_schema(state, config)
+            return await coordinator.fork(state.run_id, resolved, stored=stored, cut=None, anew=anew, on_event=on_event)
         reopened = _reopened(state, stored, changes, config)
         return await coordinator.resume(state.run_id, resolved, reopened=reopened, on_event=on_event)
 
@@ -129,8 +136,10 @@ async def rerun(
     loaded = load_config(overrides, base=base)
     resolved = _models(loaded)
     stored, cut = storable(resolved.config), Cut(node_id=node, goal=goal or "")
+    _refuse_other_work(state, stored, cure="give another goal as `goal` (--goal), and start a new run for other files")
+    anew = _new_schema(state, loaded.config)
     async with coordinator_of(loaded.config, say) as coordinator:
-        return await coordinator.fork(state.run_id, resolved, stored=stored, cut=cut, on_event=on_event)
+        return await coordinator.fork(state.run_id, resolved, stored=stored, cut=cut, anew=anew, on_event=on_event)
 
 
 def solve(
@@ -175,7 +184,21 @@ def _reopened(state: RunState, stored: dict[str, Json], changes: list[str], conf
         return None
     kept = {name: state.config[name] for name in _OF_ONE_PROCESS if name in state.config}
     new = {name: value for name, value in stored.items() if name not in _OF_ONE_PROCESS}
-    return {"changes": changes, "config": {**kept, **new}, "fingerprint": fingerprint(config)}
+    definition: dict[str, Json] = {"config": {**kept, **new}, "fingerprint": fingerprint(config)}
+    return {"changes": changes, **definition, **_new_schema(state, config)}
+
+
+def _new_schema(state: RunState, config: Config) -> dict[str, Json]:
+    """The form of the answer, where it is given anew."""
+    if storable(config).get("answer") == state.config.get("answer"):
+        return {}
+    return {"answer_schema": answer_schema(config.answer)}
+
+
+def _refuse_other_work(state: RunState, stored: dict[str, Json], *, cure: str) -> None:
+    for name in ("goal", "goal_file", "files"):
+        if stored.get(name) and stored[name] != state.config.get(name):
+            raise UsageError(f"run {state.run_id} has its {name} already", cure=cure)
 
 
 def _changes(state: RunState, config: Config) -> list[str]:

@@ -95,7 +95,8 @@ class Approvals:
         while True:
             await self._only_people.wait()
             await asyncio.sleep(_QUIET_S)
-            if self._only_people.is_set() and not await self._has_mail():
+            # Asked first: an answer that is taken meanwhile clears the flag.
+            if not await self._has_mail() and self._only_people.is_set():
                 return
 
     def _note(self) -> None:

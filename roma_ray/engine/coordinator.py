@@ -25,7 +25,7 @@ from roma_ray.engine.run import OnEvent, Run
 from roma_ray.engine.solver import solve_node
 from roma_ray.engine.state import ROOT, Node, RunState, Solved
 from roma_ray.engine.stored import value_store
-from roma_ray.engine.tree import fold
+from roma_ray.engine.tree import fold, restore_answers
 from roma_ray.engine.watch import Leave, watch
 from roma_ray.errors import (
     DeadLettered,
@@ -39,7 +39,7 @@ from roma_ray.errors import (
 from roma_ray.lm import local_model
 from roma_ray.lm.local_server import LocalServer
 from roma_ray.lm.providers import ResolvedModels, with_local_endpoint
-from roma_ray.runlog.events import EventType
+from roma_ray.runlog.events import EventType, NewEvent
 from roma_ray.runlog.lease import Lease
 from roma_ray.runlog.log import LEASE_TTL_S, RunLog
 from roma_ray.types import Fault, Json, NodeStatus, Outcome, RunStatus, StepKey
@@ -124,17 +124,19 @@ class Coordinator:
         *,
         stored: dict[str, Json],
         cut: Cut | None,
+        anew: dict[str, Json] | None = None,
         on_event: OnEvent | None = None,
     ) -> Result:
         """Start a run with all of `run_id` but what `cut` names and what was made from it, and bring it to an end.
 
-        The first run stays as it is, whoever holds it. Raises UsageError for a node that it has not, and what `solve`
+        `anew` takes the place of what the first run's first event says. The first run stays as it is, whoever holds it.
+        Raises UsageError for a node that it has not, and what `solve`
         raises.
         """
         resolved = with_limits(resolved)
         await _check_record(resolved.config)
         new_id = clock.new_run_id()
-        events = forked(await self._log.read(run_id), _definition(resolved.config, stored), cut)
+        events = forked(await self._log.read(run_id), {**_definition(resolved.config, stored), **(anew or {})}, cut)
         goal = str(events[0].payload["goal"])
         await self._check_modules(new_id, goal, resolved)
         await asyncio.to_thread(bring_in, (), resolved.config.storage, new_id)
@@ -142,7 +144,15 @@ class Coordinator:
         recording = await _recording_of(resolved.config)
         lease = await self._log.import_run(new_id, goal=goal, events=events)
         faults.hit("fork.imported")
+        if cut is None:
+            await self._forward_answers(run_id, new_id)
         return await self._drive(lease, resolved, on_event, recording=recording, notes=resolved.notes)
+
+    async def _forward_answers(self, run_id: str, new_id: str) -> None:
+        """What people said to the first run and nobody has read is meant for the one that goes on."""
+        for message in await self._log.pending(run_id):
+            if message.kind == "approve":
+                await self._log.send(new_id, message.kind, message.payload)
 
     async def _check_modules(self, run_id: str, goal: str, resolved: ResolvedModels) -> None:
         somewhere = with_local_endpoint(resolved, "http://127.0.0.1/v1")
@@ -163,10 +173,13 @@ class Coordinator:
 
         Raises RunHeld, RunNotFound, and what `solve` raises.
         """
+        resolved = with_limits(resolved)
         await _check_record(resolved.config)
         recording = await _recording_of(resolved.config)
-        lease = await self._log.take(run_id)
-        return await self._drive(lease, with_limits(resolved), on_event, recording=recording, reopened=reopened)
+        # In one commit: whoever is stopped between the two would leave a run that seems to be at work on its failures.
+        then = [] if reopened is None else [NewEvent(type=EventType.RUN_REOPENED, payload=reopened)]
+        lease = await self._log.take(run_id, then=then)
+        return await self._drive(lease, resolved, on_event, recording=recording)
 
     async def _drive(
         self,
@@ -176,16 +189,16 @@ class Coordinator:
         *,
         recording: Recording | None = None,
         notes: Sequence[str] = (),
-        reopened: dict[str, Json] | None = None,
     ) -> Result:
-        past = await self._log.read(lease.run_id)
-        if on_event is not None:
-            # A view folds the same events as we do, so it is given those from before it looked.
-            for event in past:
-                on_event(event)
-        state = fold(past)
         status = RunStatus.INTERRUPTED
         try:
+            past = await self._log.read(lease.run_id)
+            if on_event is not None:
+                # A view folds the same events as we do, so it is given those from before it looked.
+                for event in past:
+                    on_event(event)
+            state = fold(past)
+            restore_answers(state, past)
             if recording is None:
                 resolved = await self._with_local_server(resolved)
             run = Run(
@@ -199,8 +212,6 @@ class Coordinator:
                 on_event=on_event,
                 recording=recording,
             )
-            if reopened is not None:
-                await run.append(EventType.RUN_REOPENED, reopened)
             for text in notes:
                 run.warn(text)
             async with self._session(run, resolved):

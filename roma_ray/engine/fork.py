@@ -52,6 +52,9 @@ def forked(events: Sequence[Event], started: dict[str, Json], cut: Cut | None) -
     kept = [NewEvent(type=EventType.RUN_STARTED, payload=first)]
     kept += _kept_steps(events, outcomes, state, dropped)
     kept += (NewEvent(type=EventType.WARNING, payload={"text": text}) for text in state.warnings)
+    if cut is None and state.status.is_end:
+        # To go on with a run that ended is to try again what failed.
+        kept.append(NewEvent(type=EventType.RUN_REOPENED, payload={"changes": []}))
     return kept
 
 

@@ -17,7 +17,10 @@ def reopen(state: RunState, payload: Mapping[str, Json]) -> None:
     state.losses.clear()
     state.fingerprint = payload.get("fingerprint", state.fingerprint)
     state.config = payload.get("config", state.config)
-    anew = {key.node_id for key, outcome in state.outcomes.items() if worth_another_try(outcome)}
+    state.answer_schema = payload.get("answer_schema", state.answer_schema)
+    # A node whose first plan failed and whose second did well is good.
+    latest = {key.node_id: outcome for key, outcome in state.outcomes.items()}
+    anew = {node_id for node_id, outcome in latest.items() if worth_another_try(outcome)}
     given_anew, put_together_anew = downstream(state, anew)
     for node_id in [n for n in state.nodes if any(is_below(n, top) for top in given_anew)]:
         del state.nodes[node_id]

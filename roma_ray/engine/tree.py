@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,9 +77,23 @@ def _count_call(state: RunState, node_id: str, record: CallRecord) -> None:
     node = state.nodes[node_id]
     state.nodes[node_id] = replace(node, usage=node.usage + record.usage, waits_for="")
     state.usage = state.usage + record.usage
+    if record.response is not None and not record.cached:
+        state.recoveries = 0
+    _keep_answer(state, record)
+
+
+def restore_answers(state: RunState, events: Sequence[Event]) -> None:
+    """Give the steps that a reopened run does again the answers that they had: what is asked the same is paid for."""
+    known = set(state.answers)
+    for event in events:
+        if event.type not in (EventType.CALL_ANSWERED, EventType.CALL_CACHED) or event.payload["step"] in known:
+            continue
+        if StepKey.parse(event.payload["step"]) not in state.outcomes:
+            _keep_answer(state, CallRecord.from_plain(event.payload))
+
+
+def _keep_answer(state: RunState, record: CallRecord) -> None:
     if record.response is not None:
-        if not record.cached:
-            state.recoveries = 0
         # Prompts are not needed to go on; leaving them out keeps a long run's state small.
         kept = replace(record, request=None)
         state.answers.setdefault(record.step, {}).setdefault(record.request_key, []).append(kept)

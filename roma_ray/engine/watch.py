@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 
 from roma_ray import clock
@@ -13,6 +14,8 @@ from roma_ray.errors import Cancelled, RomaError
 from roma_ray.runlog.lease import Lease
 from roma_ray.runlog.log import RunLog
 from roma_ray.types import Fault, RunStatus
+
+_log = logging.getLogger(__name__)
 
 _RENEW_S = 5.0
 """How often workers are told that the coordinator is there; what it promises lasts three times as long."""
@@ -42,11 +45,22 @@ async def watch(
     renewing = asyncio.create_task(_renew(lease, backend))
     try:
         done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
-        left.append(done.pop().result())
+        left.append(_reason(done.pop()))
         solving.cancel()
     finally:
         for task in (*reasons, renewing):
             task.cancel()
+
+
+def _reason(ended: asyncio.Task[Leave]) -> Leave:
+    try:
+        return ended.result()
+    except RomaError as error:
+        return Leave(error=error)
+    except Exception as error:
+        # A bug of ours must not become a run that hears nothing any more.
+        _log.exception("a run's watch failed")
+        return Leave(error=RomaError(f"{type(error).__name__}: {error}"))
 
 
 async def _read_mail(run: Run, lease: Lease, log: RunLog) -> Leave:
@@ -56,7 +70,10 @@ async def _read_mail(run: Run, lease: Lease, log: RunLog) -> Leave:
                 reason = str(message.payload.get("reason") or "the run was cancelled")
                 return Leave(status=RunStatus.CANCELLED, fault=Cancelled(reason).fault)
             case "approve":
-                await run.approvals.answer(message.payload)
+                try:
+                    await run.approvals.answer(message.payload)
+                except (KeyError, ValueError) as error:
+                    run.warn(f"an answer that cannot be read was left aside: {error!r}")
             case _:
                 run.warn(f"a message of the unknown kind {message.kind!r} was left aside")
     return await _log_lost(lease)

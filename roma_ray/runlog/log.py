@@ -65,10 +65,11 @@ class RunLog:
         """Make a run whose log begins with these events, all or none of them. Raises UsageError when it exists."""
         return await self._make("import", run_id, goal, events)
 
-    async def take(self, run_id: str) -> Lease:
+    async def take(self, run_id: str, *, then: Sequence[NewEvent] = ()) -> Lease:
         """Take over a run that nobody holds, to go on with it: the next epoch begins with a `lease.taken` event.
 
-        Raises RunNotFound, and RunHeld (naming host, pid and since when) while its holder lives and is heard.
+        `then` is committed with it. Raises RunNotFound, and RunHeld (naming host, pid and since when) while its holder
+        lives and is heard.
         """
         token = secrets.token_hex(16)
 
@@ -78,7 +79,7 @@ class RunLog:
             lease = self._leases.take(connection, run_id, token)
             owner = {name: value for name, value in asdict(this_process()).items() if name in ("host", "pid")}
             event = NewEvent(type=EventType.LEASE_TAKEN, payload={"owner": owner})
-            rows = _rows_of(run_id, lease.epoch, last_seq(connection, run_id) + 1, [event])
+            rows = _rows_of(run_id, lease.epoch, last_seq(connection, run_id) + 1, [event, *then])
             self._database.appends.insert(connection, rows)
             return lease, rows[-1].seq
 

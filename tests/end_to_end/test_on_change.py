@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.driver import Driver
+from tests.faults.site import Site
 from tests.scripted.client import Scripted
 from tests.scripted.directives import plan_goal, task
 
@@ -82,3 +83,30 @@ def test_fork_keeps_what_is_done_in_a_new_run_and_leaves_the_old_one(
         "executor": 1,
         "aggregator": 1,
     }
+
+
+def test_the_fork_of_a_run_that_ended_tries_again_what_failed(tmp_path: Path, scripted: Scripted) -> None:
+    goal = plan_goal("the whole", task("one"), task("two EFAIL=500:1"))
+    driver = Driver(tmp_path, scripted, f"goal={goal}", "lm.max_retries=0")
+    code, document = driver.finish()
+    assert (code, document["status"]) == (4, "partial")
+    before = scripted.stats()["answered_by_role"]
+    changed = ("lm.temperature=0.5", "on_change=fork")
+    code, document = Driver(tmp_path, scripted, f"resume={driver.run_id()}", *changed).finish()
+    assert (code, document["status"]) == (0, "completed")
+    asked = {role: n - before.get(role, 0) for role, n in scripted.stats()["answered_by_role"].items()}
+    # The one that failed and what is put together from it; by the new setting nothing known answers.
+    assert (asked["executor"], asked["aggregator"], asked["planner"]) == (1, 1, 0)
+    # What was chosen for the fork is no setting of the new run.
+    code, document = Driver(tmp_path, scripted, f"resume={document['run_id']}", "lm.temperature=0.7").finish()
+    assert (code, document["error"]["code"]) == (2, "R0109")
+
+
+def test_an_answer_that_nobody_has_read_goes_with_the_fork(tmp_path: Path, scripted: Scripted) -> None:
+    site = Site(tmp_path, scripted, f"sqlite:///{tmp_path / 'runs.db'}")
+    assert site.start(f"goal={plan_goal('the whole', task('one'), task('two'))}", "approve=plan").finish()[0] == 3
+    (run_id,) = site.run_ids()
+    assert site.command("approve", run_id, "root").returncode == 0
+    code, document = site.start(f"resume={run_id}", "lm.temperature=0.5", "on_change=fork").finish()
+    assert (code, document["status"]) == (0, "completed")
+    assert document["run_id"] != run_id
