@@ -9,18 +9,19 @@ import orjson
 
 from roma_ray.cli.exits import write_no_more
 from roma_ray.errors import FolderUnusable
+from roma_ray.lm.texts import whole
 from roma_ray.types import Json
 
 
 def print_json(document: Json) -> None:
     """Print one indented JSON document on stdout."""
-    print_text(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    print_text(orjson.dumps(whole(document), option=orjson.OPT_INDENT_2).decode())
 
 
 def print_text(text: str) -> None:
     """Print `text` on stdout. Raises FolderUnusable when it cannot be written, BrokenPipeError when nobody reads it."""
     try:
-        print(text, flush=True)
+        print(whole(text), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -20,6 +20,7 @@ from roma_ray.engine.files import BroughtFile
 from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import fold
 from roma_ray.errors import Cancelled, FolderUnusable, ReplayDiffers, UsageError
+from roma_ray.lm.texts import whole
 from roma_ray.redact import Redactor
 from roma_ray.runlog.events import Event, EventType
 from roma_ray.storage.files import write_atomically
@@ -69,7 +70,7 @@ def write_recording(path: Path, events: Sequence[Event], config: StorageConfig) 
     ValueLost when one of them is gone. It blocks.
     """
     lines = [_header(events, config), *_traffic(events)]
-    data = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
+    data = b"".join(orjson.dumps(whole(line), option=orjson.OPT_APPEND_NEWLINE) for line in lines)
     try:
         write_atomically(path.expanduser(), data)
     except OSError as error:

@@ -10,7 +10,7 @@ Verifier    no verdict, the candidate is kept, with a warning
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import orjson
@@ -20,6 +20,7 @@ from roma_ray.engine.context import Material, build_context, build_results, in_g
 from roma_ray.engine.plan import PlanRules, check_plan, read_plan
 from roma_ray.engine.request import SessionArgument, StepRequest
 from roma_ray.errors import AllChildrenFailed, AnswerUnreadable, ContextTooLong, LimitReached, ModelError, WorldError
+from roma_ray.lm.texts import whole
 from roma_ray.modules import Asked, BaseModule, ask
 from roma_ray.types import Fault, Json, NodeStatus, NodeType, Plan, TaskType
 
@@ -225,12 +226,20 @@ async def _ask(
         if results is not None:
             inputs["subtasks_results"] = build_results(results, share_tokens=share)
         try:
-            return await ask(module, check=check, context=context, **inputs)
+            return _whole(await ask(module, check=check, context=whole(context), **whole(inputs)))
         except ContextTooLong:
             if halving == _HALVINGS:
                 raise
             share //= 2
     raise AssertionError("unreachable")
+
+
+def _whole(asked: Asked) -> Asked:
+    """What was asked, with texts that can be written down: in JSON half an emoji is well-formed until it is read."""
+    if asked.prediction is not None:
+        for name, value in list(asked.prediction.items()):
+            asked.prediction[name] = whole(value)
+    return replace(asked, warnings=whole(asked.warnings))
 
 
 def _share(desk: Desk, role: Role) -> int:

@@ -41,6 +41,7 @@ from roma_ray.lm.limiter import Permit
 from roma_ray.lm.retry import as_roma_error, is_retryable, may_be_billed, wait_before_retry_s
 from roma_ray.lm.scope import CallScope, current
 from roma_ray.lm.sealed import differs
+from roma_ray.lm.texts import whole
 from roma_ray.lm.waiting import until_done
 from roma_ray.redact import Redactor
 from roma_ray.types import Fault, Json, Usage
@@ -116,7 +117,7 @@ class Gate:
             return None
         record = known[call.ordinal]
         call.ordinal = record.ordinal
-        response = response_from_dict(record.response)
+        response = response_from_dict(whole(record.response))
         call.emit(record.model, Usage(cached_calls=1), finish_reason=response.finish_reason, cached=True)
         return response
 
@@ -131,7 +132,7 @@ class Gate:
         if record.fault is not None:
             call.emit(record.model, Usage(), fault=record.fault)
             raise from_fault(record.fault)
-        response = response_from_dict(record.response)
+        response = response_from_dict(whole(record.response))
         # The log of the replay has the answers too, so that it stands on its own.
         call.emit(record.model, Usage(cached_calls=1), response=response, cached=True)
         return response
@@ -140,7 +141,7 @@ class Gate:
         stored = await asyncio.to_thread(dspy.cache.get, self._cache_key(call))
         if stored is None:
             return None
-        response = response_from_dict(stored)
+        response = response_from_dict(whole(stored))
         # The log keeps the answer too, so that a resume does not depend on the cache.
         call.emit(self._config.model, Usage(cached_calls=1), response=response, cached=True)
         return response
@@ -256,7 +257,7 @@ class Gate:
         faults.hit("lm.before_send")
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                response = await target.engine.complete(request)
+                response = _whole(await target.engine.complete(request))
         except Exception as error:
             raise self._unanswered(error, target, permit) from error
         faults.hit("lm.answered")
@@ -289,6 +290,13 @@ class Gate:
             return  # nothing was sent
         usage = Usage(failed_calls=call.failed_attempts)
         call.emit(target.endpoint.model, usage, fault=fault, latency_s=mono_s() - started_s)
+
+
+def _whole(response: Response) -> Response:
+    """An answer as it can be written down, sent on and shown."""
+    plain = response_to_dict(response)
+    mended = whole(plain)
+    return response if mended == plain else replace(response_from_dict(mended), provider_data=response.provider_data)
 
 
 async def _until_heard(call: Call) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from roma_ray.errors import ConfigError
 from tests.end_to_end.conftest import Solving
 from tests.scripted.client import Scripted
 from tests.scripted.directives import plan_goal, task
+from tests.scripted.fixed import answering
 
 DEADLINE_S = 25.0
 """Far below the test's own time-out: a fault must not become a hang."""
@@ -216,6 +218,18 @@ async def test_a_verifier_that_fails_keeps_the_candidate_with_a_warning(inline: 
     result = await inline("VMALFORMED say it", "verify=root")
     assert result.status == "completed"
     assert any("not verified" in text for text in result.warnings)
+
+
+async def test_half_an_emoji_in_an_answer_is_kept_out_of_the_result_and_of_its_recording(
+    inline: Solving, tmp_path: Path
+) -> None:
+    # Well-formed text on the wire: what it holds is half a character only once the JSON in it is read.
+    text = r'{"output": "all \ud83d is well", "sources": ["\ude00"]}'
+    given = ("limits.max_depth=0", "lm.adapter=json", f"record={tmp_path / 'run.jsonl'}")
+    async with answering(text) as address:
+        result = await inline("say it", f"lm.api_base={address}", *given)
+    assert (result.status, result.output, result.sources) == ("completed", "all \ufffd is well", ("\ufffd",))
+    assert (tmp_path / "run.jsonl").exists()
 
 
 async def test_six_children_and_three_429s_make_one_shared_pause(inline: Solving, scripted: Scripted) -> None:
