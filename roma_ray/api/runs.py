@@ -9,9 +9,9 @@ from roma_ray.api.shared import run_log
 from roma_ray.config import Config
 from roma_ray.engine.coordinator import stored_result
 from roma_ray.engine.result import Result
+from roma_ray.engine.standing import read_run
 from roma_ray.engine.state import RunState
 from roma_ray.engine.stored import remove_run
-from roma_ray.engine.tree import fold
 from roma_ray.runlog.events import Event
 from roma_ray.runlog.log import RunRow
 from roma_ray.types import RunStatus
@@ -24,8 +24,12 @@ async def list_runs(config: Config, *, limit: int = 50) -> list[RunRow]:
 
 
 async def load_state(config: Config, run_id: str) -> RunState:
-    """The folded state of the run that `run_id`, or a unique prefix, names. Raises RunNotFound."""
-    return fold(await load_events(config, run_id))
+    """The folded state of the run that `run_id`, or a unique prefix, names. Raises RunNotFound.
+
+    A run whose process died is interrupted, as in `list_runs`.
+    """
+    async with run_log(config.runlog) as log:
+        return (await read_run(log, run_id))[0]
 
 
 async def load_result(config: Config, run_id: str) -> Result:

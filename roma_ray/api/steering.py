@@ -12,6 +12,7 @@ from roma_ray.api.runs import load_state
 from roma_ray.api.shared import run_log
 from roma_ray.config import Config, load_config
 from roma_ray.engine.approvals import edited_plan, find_open
+from roma_ray.engine.standing import read_run
 from roma_ray.engine.state import Approval, Verdict
 from roma_ray.engine.tree import fold
 from roma_ray.errors import Cancelled, RunHeld, UsageError
@@ -97,8 +98,8 @@ async def approve(
     if verdict not in get_args(Verdict):
         raise UsageError(f"{verdict!r} is no verdict", cure=f"say one of {', '.join(get_args(Verdict))}")
     async with run_log(config.runlog) as log:
-        run_id = await log.find(run_id)
-        state = fold(await log.read(run_id))
+        state, _ = await read_run(log, run_id)
+        run_id = state.run_id
         approval = find_open(state, approval_id)
         answer: dict[str, Json] = {"step": str(approval.key), "verdict": verdict, "words": words, "by": by}
         if verdict == "reject" and not words.strip():

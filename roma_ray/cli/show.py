@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roma_ray.cli import render
 from roma_ray.cli.output import print_json
 from roma_ray.cli.questions import question_lines, resume_command
-from roma_ray.cli.reading import read_events
+from roma_ray.cli.reading import opened_log
 from roma_ray.engine.result import approvals_document, fault_document, tree_document
+from roma_ray.engine.standing import read_run
 from roma_ray.engine.state import Node, RunState
-from roma_ray.engine.tree import fold
 from roma_ray.errors import UsageError
-from roma_ray.runlog.events import EventType
+from roma_ray.runlog.events import Event, EventType
 from roma_ray.types import CallRecord, Fault, Json, RunStatus
 
 _CALLS = (EventType.CALL_ANSWERED, EventType.CALL_CACHED, EventType.CALL_FAILED)
@@ -21,7 +22,7 @@ _CALLS = (EventType.CALL_ANSWERED, EventType.CALL_CACHED, EventType.CALL_FAILED)
 
 def show_run(run: str, overrides: Sequence[str], *, as_json: bool) -> None:
     """Print how the run that `run`, an id or a unique beginning of one, names stands: goal, tree, answer, faults."""
-    state = fold(read_events(overrides, run))
+    state, _ = read_standing(overrides, run)
     if as_json:
         print_json(run_document(state))
         return
@@ -48,8 +49,7 @@ def show_run(run: str, overrides: Sequence[str], *, as_json: bool) -> None:
 
 def show_node(run: str, node_id: str, overrides: Sequence[str], *, as_json: bool) -> None:
     """Print one node of a run with every model call it made. Raises UsageError when the run has no such node."""
-    events = read_events(overrides, run)
-    state = fold(events)
+    state, events = read_standing(overrides, run)
     node = state.nodes.get(node_id)
     if node is None:
         names = render.cut(", ".join(state.nodes), 200)
@@ -68,6 +68,16 @@ def show_node(run: str, node_id: str, overrides: Sequence[str], *, as_json: bool
         print(_fault_line(node.fault))
     for number, call in enumerate(calls, start=1):
         print("\n" + "\n".join(_call_lines(number, call)))
+
+
+def read_standing(overrides: Sequence[str], run: str) -> tuple[RunState, list[Event]]:
+    """How the run that `run`, an id or a unique beginning of one, names stands, and its events. Raises RunNotFound."""
+
+    async def read() -> tuple[RunState, list[Event]]:
+        async with opened_log(overrides) as log:
+            return await read_run(log, run)
+
+    return asyncio.run(read())
 
 
 def run_document(state: RunState) -> dict[str, Json]:

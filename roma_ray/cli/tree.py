@@ -15,12 +15,12 @@ from roma_ray.cli import render
 from roma_ray.cli.live import open_view
 from roma_ray.cli.output import print_json, print_text
 from roma_ray.cli.questions import question_lines, resume_command
-from roma_ray.cli.reading import opened_log, read_events
-from roma_ray.cli.show import run_document
+from roma_ray.cli.reading import opened_log
+from roma_ray.cli.show import read_standing, run_document
+from roma_ray.engine.standing import interrupt
 from roma_ray.engine.state import RunState
-from roma_ray.engine.tree import apply, fold
+from roma_ray.engine.tree import apply
 from roma_ray.runlog.events import Event
-from roma_ray.runlog.log import RunLog
 from roma_ray.types import RunStatus
 
 _EVERY_S = 0.5
@@ -30,7 +30,7 @@ _QUIET_LOOKS = 6
 
 def print_tree(run: str, overrides: Sequence[str], *, as_json: bool) -> None:
     """Print the tree of the run that `run`, an id or a unique beginning of one, names, with what it waits for."""
-    state = fold(read_events(overrides, run))
+    state, _ = read_standing(overrides, run)
     if as_json:
         print_json(run_document(state))
         return
@@ -82,6 +82,8 @@ async def _follow(
     async with opened_log(overrides) as log:
         run_id = await log.find(run)
         while True:
+            # Asked before the events are read: who leaves in between has written its last one.
+            is_driven = quiet < _QUIET_LOOKS or (await log.run(run_id)).status is RunStatus.RUNNING
             events = await log.read(run_id, after=state.seq)
             for event in events:
                 apply(state, event)
@@ -89,20 +91,13 @@ async def _follow(
             if on_past is not None:
                 on_past(state)
                 on_past = None
-            quiet = 0 if events else quiet + 1
+            quiet = 0 if events or quiet >= _QUIET_LOOKS else quiet + 1
             if state.status is not RunStatus.RUNNING:
                 return state
-            if quiet >= _QUIET_LOOKS:
-                quiet = 0
-                if not await _is_driven(log, run_id):
-                    state.status = RunStatus.INTERRUPTED
-                    return state
+            if not is_driven and not events:
+                interrupt(state)
+                return state
             await asyncio.sleep(_EVERY_S)
-
-
-async def _is_driven(log: RunLog, run_id: str) -> bool:
-    rows = await log.runs(limit=None)
-    return any(row.run_id == run_id and row.status is RunStatus.RUNNING for row in rows)
 
 
 def _print_first(state: RunState) -> None:

@@ -167,6 +167,10 @@ class RunLog:
         """The newest `limit` runs, newest first; with `before`, of those made before that wall-clock time."""
         return await asyncio.to_thread(self._reader.runs, limit, before)
 
+    async def run(self, run_id: str) -> RunRow:
+        """One run as `runs` lists it. Raises RunNotFound."""
+        return await asyncio.to_thread(self._reader.run, run_id)
+
     async def find(self, prefix: str) -> str:
         """The id of the only run whose id begins so, or is this. Raises RunNotFound that names the candidates."""
         return await asyncio.to_thread(self._reader.find, prefix)

@@ -55,6 +55,12 @@ class Reader:
             query = query.where(runs.c.created_at < before)
         return [self._run(row) for row in self._rows(query.limit(limit))]
 
+    def run(self, run_id: str) -> RunRow:
+        """One run as `runs` lists it. Raises RunNotFound."""
+        for row in self._rows(self._leases.rows().where(runs.c.run_id == run_id)):
+            return self._run(row)
+        raise RunNotFound(f"there is no run {run_id}")
+
     def find(self, prefix: str) -> str:
         """The id of the only run whose id begins so, or is this. Raises RunNotFound that names the candidates."""
         # Not LIKE, which takes a for A in SQLite.

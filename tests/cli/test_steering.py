@@ -198,6 +198,22 @@ def test_watching_ends_when_the_process_that_drove_the_run_was_killed(home: Path
     assert said.out.splitlines()[-1] == f"resume: python -m roma_ray.solve resume={run_id}"
 
 
+def test_a_run_whose_process_was_killed_is_shown_as_interrupted(
+    home: Path, roma_ray: Command, scripted: Scripted
+) -> None:
+    driver = Driver(home / "state", scripted, "goal=all EHOLD")
+    driver.wait_committed(scripted, answered=1, open_now=1)
+    run_id = driver.run_id()
+    assert json.loads(roma_ray("show", run_id, "--json").out)["status"] == "running"
+    driver.kill()
+    for command in ("show", "tree"):
+        said = roma_ray(command, run_id).out
+        assert f"run {run_id}: interrupted" in said
+        assert said.splitlines()[-1] == f"resume: python -m roma_ray.solve resume={run_id}"
+        document = json.loads(roma_ray(command, run_id, "--json").out)
+        assert (document["status"], document["tree"]["status"]) == ("interrupted", "pending")
+
+
 def test_a_part_is_done_anew_and_compared(solve: Command, roma_ray: Command, model: list[str]) -> None:
     first = json.loads(solve(f"goal={PLANNED}", "output=json").out)["run_id"]
     said = roma_ray(

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from roma_ray.api import load_state
+from roma_ray.api import list_runs, load_events, load_state
 from roma_ray.config import Config, load_config
 from roma_ray.engine.result import tree_document
-from roma_ray.types import StepKey
+from roma_ray.engine.tree import fold
+from roma_ray.types import NodeStatus, StepKey
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -28,7 +29,7 @@ OF_FORMAT_2: dict[str, dict[str, Any]] = json.loads((GOLDEN / "format-2.json").r
 @pytest.mark.parametrize("name", list(OF_FORMAT_2))
 async def test_every_kind_of_run_folds_to_the_state_that_it_had(name: str, tmp_path: Path) -> None:
     expected = OF_FORMAT_2[name]
-    state = await load_state(config_of("format-2", tmp_path), expected["run_id"])
+    state = fold(await load_events(config_of("format-2", tmp_path), expected["run_id"]))
     said = {
         "run_id": state.run_id,
         "status": state.status.value,
@@ -46,6 +47,16 @@ async def test_every_kind_of_run_folds_to_the_state_that_it_had(name: str, tmp_p
         "tree": tree_document(state),
     }
     assert said == expected
+
+
+async def test_a_run_whose_process_died_is_loaded_as_interrupted(tmp_path: Path) -> None:
+    expected = OF_FORMAT_2["killed"]
+    config = config_of("format-2", tmp_path)
+    state = await load_state(config, expected["run_id"])
+    assert (expected["status"], state.status.value) == ("running", "interrupted")
+    assert not any(node.status is NodeStatus.RUNNING for node in state.nodes.values())
+    (row,) = [row for row in await list_runs(config) if row.run_id == state.run_id]
+    assert row.status is state.status
 
 
 @pytest.mark.parametrize("name", ["format-1"])

@@ -15,6 +15,9 @@ async def runs_are_listed_newest_first_in_pages(bench: Bench) -> None:
     same([row.goal for row in mine], ["goal c", "goal d", "goal a", "goal b"])
     same({row.status for row in mine}, {RunStatus.COMPLETED})
     same(all(row.ended_at is not None and row.ended_at >= row.created_at for row in mine), True)
+    same([await log.run(row.run_id) for row in mine], mine)
+    with refused(RunNotFound, bench.id("none")):
+        await log.run(bench.id("none"))
     same(len(await log.runs(limit=1)), 1)
     older = await log.runs(limit=2, before=mine[1].created_at)
     same([row.goal for row in older], ["goal a", "goal b"])
