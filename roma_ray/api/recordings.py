@@ -9,13 +9,14 @@ from typing import Any
 
 from roma_ray.api.answer_schema import answer_schema
 from roma_ray.api.runs import load_events
-from roma_ray.api.shared import coordinator_of
+from roma_ray.api.shared import coordinator_of, storage_of
 from roma_ray.config import Config, load_config, storable
 from roma_ray.engine.background import run_sync
 from roma_ray.engine.coordinator import Say
 from roma_ray.engine.recording import Recording, read_recording, write_recording
 from roma_ray.engine.result import Result
 from roma_ray.engine.run import OnEvent
+from roma_ray.engine.tree import fold
 from roma_ray.lm.providers import without_keys
 from roma_ray.types import Json
 
@@ -34,7 +35,7 @@ async def export_traffic(config: Config, run_id: str, path: Path) -> str:
     for a recording, ValueLost when one of them is gone.
     """
     events = await load_events(config, run_id)
-    await asyncio.to_thread(write_recording, path, events, config.storage)
+    await asyncio.to_thread(write_recording, path, events, storage_of(fold(events), config))
     return events[0].run_id
 
 

@@ -9,10 +9,11 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from roma_ray.config import Config
+from roma_ray.config import Config, StorageConfig
 from roma_ray.config.schema import RunlogConfig
 from roma_ray.engine.background import background_loop
 from roma_ray.engine.coordinator import Coordinator, Say
+from roma_ray.engine.state import RunState
 from roma_ray.runlog.log import RunLog
 
 
@@ -24,6 +25,12 @@ async def run_log(config: RunlogConfig) -> AsyncGenerator[RunLog]:
         yield log
     finally:
         await log.close()
+
+
+def storage_of(state: RunState, config: Config) -> StorageConfig:
+    """Where a run has its files and values, as it was told; the present setting where its log does not say."""
+    base_path = state.config.get("storage", {}).get("base_path")
+    return config.storage.model_copy(update={"base_path": base_path}) if base_path else config.storage
 
 
 @dataclass(slots=True)

@@ -245,6 +245,18 @@ def test_old_runs_are_removed_only_when_somebody_said_so(solve: Command, roma_ra
     assert not (home / "state/executions" / run_id).exists()
 
 
+def test_files_are_looked_for_where_the_run_has_put_them(solve: Command, roma_ray: Command, home: Path) -> None:
+    options = (f"storage.base_path={home / 'elsewhere'}", "storage.inline_kb=0", "output=json")
+    said = solve("goal=it ESAY<<a draft>>", "approve=final", *options)
+    run_id = json.loads(said.out)["run_id"]
+    assert list((home / "elsewhere/executions" / run_id).rglob("*.parquet"))
+    assert roma_ray("approve", run_id, "root", "--show").out == "a draft\n"
+    assert roma_ray("export", run_id, "--traffic", "run.jsonl").code == 0
+    assert roma_ray("cancel", run_id).code == 0
+    assert roma_ray("prune", "--older-than", "0s", "--yes").code == 0
+    assert not (home / "elsewhere/executions" / run_id).exists()
+
+
 def test_a_run_is_exported_and_replayed(solve: Command, roma_ray: Command, scripted: Scripted) -> None:
     first = json.loads(solve(f"goal={PLANNED}", "output=json").out)
     assert roma_ray("export", first["run_id"][:14], "--traffic", "run.jsonl").code == 0
