@@ -16,7 +16,7 @@ from tests.scripted.directives import plan_goal, task
 
 pytestmark = pytest.mark.timeout(200)
 
-BACKENDS = ["inline", pytest.param("local", marks=pytest.mark.ray)]
+BACKENDS = ["inline", pytest.param("local", marks=[pytest.mark.ray, pytest.mark.slow])]
 WAITING = 3
 
 

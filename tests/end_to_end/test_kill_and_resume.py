@@ -103,7 +103,7 @@ def test_a_run_may_be_killed_again_and_again(tmp_path: Path, scripted: Scripted)
     [
         (signal.SIGINT, "inline"),
         # Ray's own handler would end the process at once.
-        pytest.param(signal.SIGTERM, "local", marks=pytest.mark.ray),
+        pytest.param(signal.SIGTERM, "local", marks=[pytest.mark.ray, pytest.mark.slow]),
     ],
 )
 def test_a_stop_signal_leaves_a_run_that_can_be_resumed(

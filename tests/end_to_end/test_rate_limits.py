@@ -96,6 +96,7 @@ async def test_a_run_goes_on_within_its_limits_when_their_keeper_is_killed(
     assert any("ray::_Host" in " ".join(p.cmdline()) for p in psutil.Process().children(recursive=True))
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 async def test_a_coordinator_that_stands_still_pays_for_nothing_new(scripted: Scripted, tmp_path: Path) -> None:
     driver = Driver(tmp_path, scripted, "goal=Say it. ALAT=16", backend="local")

@@ -14,7 +14,7 @@ from tests.scripted.client import Scripted
 __all__ = ["no_driver_is_left"]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a run log that nobody has used, on each database."""
     if request.param == "postgresql":

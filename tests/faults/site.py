@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from roma_ray.api import list_runs, load_events, load_state
 from roma_ray.config import Config, load_config
 from roma_ray.engine.state import RunState
@@ -25,11 +23,6 @@ from tests.faults.books import Books
 from tests.scripted.client import Scripted
 
 KILLED = 137
-
-long_on_postgresql = pytest.mark.parametrize(
-    "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True
-)
-"""For tests that take long: on SQLite always, on PostgreSQL where everything is tested."""
 
 
 class Site:

@@ -9,7 +9,7 @@ import pytest
 from roma_ray.faults import POINTS
 from roma_ray.types import NodeStatus, RunStatus
 from tests.faults.books import Books
-from tests.faults.site import KILLED, Site, long_on_postgresql
+from tests.faults.site import KILLED, Site
 from tests.scripted.directives import plan_goal, task
 
 pytestmark = pytest.mark.timeout(300)
@@ -62,7 +62,6 @@ def acted(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@long_on_postgresql
 def test_a_driver_that_dies_at_every_point_of_a_solve_pays_once_and_answers_the_same(
     site: Site, tmp_path: Path
 ) -> None:
@@ -113,7 +112,6 @@ def test_a_rerun_that_dies_at_every_point_of_its_beginning_is_begun_once(site: S
     assert site.scripted.stats()["requests"] == asked + 6
 
 
-@long_on_postgresql
 def test_an_approval_survives_a_death_at_every_point_on_its_way(site: Site, tmp_path: Path) -> None:
     environ = armed(ASKING, tmp_path / "once")
     # Calls that take a while: the run is not to end before the answer is off the inbox.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.chaos.campaign import Campaign
-from tests.faults.site import long_on_postgresql
 from tests.scripted.client import Scripted
 
 pytestmark = pytest.mark.timeout(400)
 
 
-@long_on_postgresql
+@pytest.mark.slow
 def test_ten_kills_at_random_moments_lose_nothing_and_repeat_only_what_was_open(
     scripted: Scripted, database: str
 ) -> None:

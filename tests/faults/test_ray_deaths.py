@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(500)]
 IN_WORKERS = [point.name for point in POINTS if point.name.startswith(("cluster.", "lm.", "storage."))]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_at_every_point_of_a_node_task_is_replaced_and_nothing_is_paid_twice(
     sqlite_site: Site, tmp_path: Path
 ) -> None:

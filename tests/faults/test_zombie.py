@@ -11,7 +11,7 @@ import pytest
 from roma_ray.types import RunStatus
 from tests.end_to_end.driver import PATIENCE_S, Driver
 from tests.faults.books import request_of
-from tests.faults.site import Site, long_on_postgresql
+from tests.faults.site import Site
 from tests.scripted.directives import plan_goal, task
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,7 +35,6 @@ def taken_over(site: Site, run_id: str, held_by: int) -> Driver:
     raise AssertionError("the run could not be taken over")
 
 
-@long_on_postgresql
 @pytest.mark.parametrize("backend", ["inline", pytest.param("local", marks=[pytest.mark.ray, pytest.mark.slow])])
 def test_a_driver_that_wakes_up_late_is_refused_and_the_result_is_that_of_the_one_that_took_over(
     site: Site, backend: str
