@@ -17,6 +17,7 @@ import psutil
 
 ENVIRON = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 _RAY = Path(sys.executable).with_name("ray")
+_TRIES = 3
 _PATIENCE_S = 90.0
 
 
@@ -34,8 +35,15 @@ class TwoNodes:
     def bring_back(self) -> None:
         """Start the second node, or start it again."""
         before = self._active_nodes()
-        self._second = _start("--num-cpus=1", f"--address={self.address}")
-        self._wait_for_another(self._second, than=before)
+        for tries_left in reversed(range(_TRIES)):
+            self._second = _start("--num-cpus=1", f"--address={self.address}")
+            try:
+                return self._wait_for_another(self._second, than=before)
+            except ChildProcessError:
+                # What a killed node held, such as its ports, is not free at once.
+                if not tries_left:
+                    raise
+                time.sleep(2)
 
     def workers(self) -> list[psutil.Process]:
         """The processes on both nodes that run node tasks."""
@@ -71,7 +79,7 @@ class TwoNodes:
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                raise RuntimeError(f"`ray start` ended with {process.returncode}")
+                raise ChildProcessError(f"`ray start` ended with {process.returncode}")
             if self._active_nodes() - than:
                 return
             time.sleep(0.2)
