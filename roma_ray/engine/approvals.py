@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from roma_ray import faults
 from roma_ray.config import Config
 from roma_ray.engine.plan import PlanRules, check_plan
-from roma_ray.engine.state import Approval, ApprovalKind, RunState
+from roma_ray.engine.state import Approval, ApprovalKind, RunState, Verdict
 from roma_ray.errors import PlanFaulty, UsageError
 from roma_ray.runlog.events import EventType
 from roma_ray.types import Json, Outcome, Plan, StepKey, SubTask, TaskType
@@ -77,7 +77,12 @@ class Approvals:
         return self._state.outcomes[key]
 
     async def answer(self, payload: Mapping[str, Json]) -> None:
-        """Take an answer, durably. One that nothing waits for any more, such as a second one, changes nothing."""
+        """Take an answer, durably. One that nothing waits for any more, such as a second one, changes nothing.
+
+        Raises ValueError or KeyError for what is no answer.
+        """
+        if payload["verdict"] not in get_args(Verdict):
+            raise ValueError(f"{payload['verdict']!r} is no verdict")
         approval = self._state.approvals.get(StepKey.parse(payload["step"]))
         if approval is None or not approval.is_open:
             return

@@ -127,10 +127,10 @@ class Run:
             outcome = await self._recorded(key, inputs)
         kind = self._approval_kind(key, outcome)
         if kind is not None:
-            return await self._approved(key, outcome, kind)
+            return self._as_said(key, outcome, await self.approvals.word_on(key, kind))
         if key in self.state.approvals:
-            # Asked for before the run was resumed with approve=off.
-            await self.approvals.answer({"step": str(key), "verdict": "approve", "words": "approve=off"})
+            await self._answer_unasked(key)
+            return self._as_said(key, outcome, self.state.outcomes[key])
         return outcome
 
     async def skip(self, node: Node, needed: Sequence[Solved]) -> Solved:
@@ -165,13 +165,19 @@ class Run:
         """Whether no revision follows, unless a person sends it back."""
         return key.revision >= self.config.limits.max_revisions + self.state.rejections(key.node_id)
 
-    async def _approved(self, key: StepKey, outcome: Outcome, kind: ApprovalKind) -> Outcome:
-        approved = await self.approvals.word_on(key, kind)
-        if approved is not outcome:
+    async def _answer_unasked(self, key: StepKey) -> None:
+        """Somebody was asked before the run was resumed with approve=off. What they said since counts all the same."""
+        for message in await self._log.pending(self.run_id):
+            if message.kind == "approve" and message.payload.get("step") == str(key):
+                await self.approvals.answer(message.payload)
+        await self.approvals.answer({"step": str(key), "verdict": "approve", "words": "approve=off"})
+
+    def _as_said(self, key: StepKey, outcome: Outcome, said: Outcome) -> Outcome:
+        if said is not outcome:
             self._values.let_go(key)
-            if approved.plan is None:
+            if said.plan is None:
                 self.pool.take_held(key.node_id)
-        return approved
+        return said
 
     async def _recorded(self, key: StepKey, inputs: Sequence[Solved]) -> Outcome:
         self._values.made_from(key, inputs)

@@ -68,6 +68,17 @@ def test_mail_that_cannot_be_read_is_left_aside(site: Site) -> None:
     assert (code, document["status"]) == (0, "completed")
 
 
+def test_what_a_person_said_counts_though_nobody_is_asked_any_more(site: Site, tmp_path: Path) -> None:
+    assert site.start(f"goal={plan_goal('the whole', task('one'), task('two'))}", "approve=plan").finish()[0] == 3
+    (run_id,) = site.run_ids()
+    plan = tmp_path / "plan.json"
+    plan.write_text('[{"goal": "another"}]')
+    assert site.command("approve", run_id, "root", "--edit", str(plan)).returncode == 0
+    code, document = site.start(f"resume={run_id}", "approve=off").finish()
+    assert (code, document["status"]) == (0, "completed")
+    assert [node.goal for node in site.state(run_id).walk()][1:] == ["another"]
+
+
 def test_another_form_of_the_answer_counts_and_other_files_are_refused(
     site: Site, partial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
