@@ -11,7 +11,6 @@ from roma_ray.api.answer_schema import answer_schema
 from roma_ray.api.runs import load_state
 from roma_ray.api.shared import coordinator_of
 from roma_ray.config import Config, Loaded, load_config, storable
-from roma_ray.config.overrides import is_utf8
 from roma_ray.engine.background import run_sync
 from roma_ray.engine.coordinator import Say, stored_result
 from roma_ray.engine.definition import changes, fingerprint
@@ -21,6 +20,7 @@ from roma_ray.engine.run import OnEvent
 from roma_ray.engine.state import RunState
 from roma_ray.errors import DefinitionChanged, UsageError, ValueLost
 from roma_ray.lm.providers import ResolvedModels, resolve_models, without_keys
+from roma_ray.texts import is_utf8
 from roma_ray.types import Json, RunStatus
 
 _OF_ONE_PROCESS = (

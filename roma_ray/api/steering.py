@@ -17,7 +17,7 @@ from roma_ray.engine.state import Approval, Verdict
 from roma_ray.engine.tree import fold
 from roma_ray.errors import Cancelled, RunHeld, UsageError
 from roma_ray.runlog.events import EventType, NewEvent
-from roma_ray.runlog.inbox import CANCEL
+from roma_ray.runlog.inbox import APPROVE, CANCEL
 from roma_ray.runlog.log import RunLog
 from roma_ray.types import Json, RunStatus
 
@@ -112,7 +112,7 @@ async def approve(
                 raise UsageError("an edited answer is missing", cure="give it as value")
             _refuse_unfit(value, state.answer_schema)
             answer["value"] = value
-        return await _delivered(log, run_id, "approve", answer, is_held=state.status is RunStatus.RUNNING)
+        return await _delivered(log, run_id, APPROVE, answer, is_held=state.status is RunStatus.RUNNING)
 
 
 def _refuse_unfit(value: Json, schema: Json) -> None:

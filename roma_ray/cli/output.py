@@ -9,7 +9,7 @@ import orjson
 
 from roma_ray.cli.exits import write_no_more
 from roma_ray.errors import FolderUnusable
-from roma_ray.lm.texts import whole
+from roma_ray.texts import whole
 from roma_ray.types import Json
 
 

@@ -20,7 +20,7 @@ from roma_ray.engine.approvals import find_open
 from roma_ray.engine.result import approvals_document
 from roma_ray.engine.state import Approval, RunState, Verdict
 from roma_ray.errors import UsageError
-from roma_ray.runlog.inbox import InboxMessage
+from roma_ray.runlog.inbox import APPROVE, InboxMessage
 from roma_ray.types import Json
 
 
@@ -100,7 +100,7 @@ def _refuse_second(overrides: Sequence[str], state: RunState, approval: Approval
             return await log.pending(state.run_id)
 
     for message in asyncio.run(pending()):
-        if message.kind == "approve" and message.payload.get("step") == str(approval.key):
+        if message.kind == APPROVE and message.payload.get("step") == str(approval.key):
             raise UsageError(
                 f"{approval.key.node_id} was answered already: {message.payload['verdict']}",
                 cure=f"go on with: {resume_command(state.run_id)}",

@@ -10,6 +10,7 @@ from typing import Any
 from roma_ray.config import keys
 from roma_ray.errors import ConfigError, UsageError
 from roma_ray.redact import MASK, Redactor, is_secret_name
+from roma_ray.texts import is_utf8
 
 RAW = frozenset({"goal", "goal_file", "resume", "record", "replay", "output", "answer", "files"})
 """Keys whose text is taken as it stands, with its quotes, commas and parentheses, before Hydra sees it."""
@@ -79,15 +80,6 @@ def unsecret(name: str, text: str) -> str:
         return MASK
     # More than the redactor knows: a key before the @ of an address has no form, and its password any.
     return _USER_INFO.sub(f"{MASK}@", Redactor().text(text))
-
-
-def is_utf8(text: str) -> bool:
-    """Whether `text` can be written down: bytes of a command line that are no UTF-8 come as lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @cache

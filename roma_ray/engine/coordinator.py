@@ -39,6 +39,7 @@ from roma_ray.errors import (
 from roma_ray.lm import local_model
 from roma_ray.lm.local_server import LocalServer
 from roma_ray.lm.providers import ResolvedModels, with_local_endpoint
+from roma_ray.runlog import inbox
 from roma_ray.runlog.events import EventType, NewEvent
 from roma_ray.runlog.lease import Lease
 from roma_ray.runlog.log import LEASE_TTL_S, RunLog
@@ -130,8 +131,7 @@ class Coordinator:
         """Start a run with all of `run_id` but what `cut` names and what was made from it, and bring it to an end.
 
         `anew` takes the place of what the first run's first event says. The first run stays as it is, whoever holds it.
-        Raises UsageError for a node that it has not, and what `solve`
-        raises.
+        Raises UsageError for a node that it has not, and what `solve` raises.
         """
         resolved = with_limits(resolved)
         await _check_record(resolved.config)
@@ -151,7 +151,7 @@ class Coordinator:
     async def _forward_answers(self, run_id: str, new_id: str) -> None:
         """What people said to the first run and nobody has read is meant for the one that goes on."""
         for message in await self._log.pending(run_id):
-            if message.kind == "approve":
+            if message.kind == inbox.APPROVE:
                 await self._log.send(new_id, message.kind, message.payload)
 
     async def _check_modules(self, run_id: str, goal: str, resolved: ResolvedModels) -> None:

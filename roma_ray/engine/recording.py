@@ -20,10 +20,10 @@ from roma_ray.engine.files import BroughtFile
 from roma_ray.engine.stored import value_store
 from roma_ray.engine.tree import fold
 from roma_ray.errors import Cancelled, FolderUnusable, ReplayDiffers, UsageError
-from roma_ray.lm.texts import whole
 from roma_ray.redact import Redactor
 from roma_ray.runlog.events import Event, EventType
 from roma_ray.storage.files import write_atomically
+from roma_ray.texts import whole
 from roma_ray.types import CallRecord, Fault, Json, StepKey
 
 FORMAT = "roma_ray recording 1"

@@ -20,8 +20,8 @@ from roma_ray.engine.context import Material, build_context, build_results, in_g
 from roma_ray.engine.plan import PlanRules, check_plan, read_plan
 from roma_ray.engine.request import SessionArgument, StepRequest
 from roma_ray.errors import AllChildrenFailed, AnswerUnreadable, ContextTooLong, LimitReached, ModelError, WorldError
-from roma_ray.lm.texts import whole
 from roma_ray.modules import Asked, BaseModule, ask
+from roma_ray.texts import whole
 from roma_ray.types import Fault, Json, NodeStatus, NodeType, Plan, TaskType
 
 _HALVINGS = 3
@@ -226,7 +226,7 @@ async def _ask(
         if results is not None:
             inputs["subtasks_results"] = build_results(results, share_tokens=share)
         try:
-            return _whole(await ask(module, check=check, context=whole(context), **whole(inputs)))
+            return _whole(await ask(module, check=check, context=context, **inputs))
         except ContextTooLong:
             if halving == _HALVINGS:
                 raise

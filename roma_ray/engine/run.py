@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,7 @@ from roma_ray.errors import (
     WorkerLost,
     from_fault,
 )
+from roma_ray.runlog import inbox
 from roma_ray.runlog.events import Event, EventType, NewEvent
 from roma_ray.runlog.lease import Lease
 from roma_ray.runlog.log import RunLog
@@ -133,6 +134,13 @@ class Run:
             return self._as_said(key, outcome, self.state.outcomes[key])
         return outcome
 
+    async def hear(self, answer: Mapping[str, Json]) -> None:
+        """Take what a person answered; what cannot be read is left aside with a warning."""
+        try:
+            await self.approvals.answer(answer)
+        except (KeyError, ValueError) as error:
+            self.warn(f"an answer that cannot be read was left aside: {error!r}")
+
     async def skip(self, node: Node, needed: Sequence[Solved]) -> Solved:
         """Record that nothing which `node` depends on came out; no call is made."""
         key = StepKey(node.id, "descend", 0)
@@ -168,8 +176,8 @@ class Run:
     async def _answer_unasked(self, key: StepKey) -> None:
         """Somebody was asked before the run was resumed with approve=off. What they said since counts all the same."""
         for message in await self._log.pending(self.run_id):
-            if message.kind == "approve" and message.payload.get("step") == str(key):
-                await self.approvals.answer(message.payload)
+            if message.kind == inbox.APPROVE and message.payload.get("step") == str(key):
+                await self.hear(message.payload)
         await self.approvals.answer({"step": str(key), "verdict": "approve", "words": "approve=off"})
 
     def _as_said(self, key: StepKey, outcome: Outcome, said: Outcome) -> Outcome:

@@ -11,6 +11,7 @@ from roma_ray.cluster.backend import Backend
 from roma_ray.engine.run import Run
 from roma_ray.engine.state import Solved
 from roma_ray.errors import Cancelled, RomaError
+from roma_ray.runlog import inbox
 from roma_ray.runlog.lease import Lease
 from roma_ray.runlog.log import RunLog
 from roma_ray.types import Fault, RunStatus
@@ -66,14 +67,11 @@ def _reason(ended: asyncio.Task[Leave]) -> Leave:
 async def _read_mail(run: Run, lease: Lease, log: RunLog) -> Leave:
     async for message in log.messages(lease):
         match message.kind:
-            case "cancel":
+            case inbox.CANCEL:
                 reason = str(message.payload.get("reason") or "the run was cancelled")
                 return Leave(status=RunStatus.CANCELLED, fault=Cancelled(reason).fault)
-            case "approve":
-                try:
-                    await run.approvals.answer(message.payload)
-                except (KeyError, ValueError) as error:
-                    run.warn(f"an answer that cannot be read was left aside: {error!r}")
+            case inbox.APPROVE:
+                await run.hear(message.payload)
             case _:
                 run.warn(f"a message of the unknown kind {message.kind!r} was left aside")
     return await _log_lost(lease)

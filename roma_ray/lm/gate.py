@@ -41,9 +41,9 @@ from roma_ray.lm.limiter import Permit
 from roma_ray.lm.retry import as_roma_error, is_retryable, may_be_billed, wait_before_retry_s
 from roma_ray.lm.scope import CallScope, current
 from roma_ray.lm.sealed import differs
-from roma_ray.lm.texts import whole
 from roma_ray.lm.waiting import until_done
 from roma_ray.redact import Redactor
+from roma_ray.texts import whole
 from roma_ray.types import Fault, Json, Usage
 
 _FALLS_BACK = (WorldError, AuthRefused, BillingRefused, RequestRefused)
@@ -117,7 +117,7 @@ class Gate:
             return None
         record = known[call.ordinal]
         call.ordinal = record.ordinal
-        response = response_from_dict(whole(record.response))
+        response = _read(record.response)
         call.emit(record.model, Usage(cached_calls=1), finish_reason=response.finish_reason, cached=True)
         return response
 
@@ -132,7 +132,7 @@ class Gate:
         if record.fault is not None:
             call.emit(record.model, Usage(), fault=record.fault)
             raise from_fault(record.fault)
-        response = response_from_dict(whole(record.response))
+        response = _read(record.response)
         # The log of the replay has the answers too, so that it stands on its own.
         call.emit(record.model, Usage(cached_calls=1), response=response, cached=True)
         return response
@@ -141,7 +141,7 @@ class Gate:
         stored = await asyncio.to_thread(dspy.cache.get, self._cache_key(call))
         if stored is None:
             return None
-        response = response_from_dict(whole(stored))
+        response = _read(stored)
         # The log keeps the answer too, so that a resume does not depend on the cache.
         call.emit(self._config.model, Usage(cached_calls=1), response=response, cached=True)
         return response
@@ -295,8 +295,11 @@ class Gate:
 def _whole(response: Response) -> Response:
     """An answer as it can be written down, sent on and shown."""
     plain = response_to_dict(response)
-    mended = whole(plain)
-    return response if mended == plain else replace(response_from_dict(mended), provider_data=response.provider_data)
+    return response if whole(plain) == plain else replace(_read(plain), provider_data=response.provider_data)
+
+
+def _read(plain: Json) -> Response:
+    return response_from_dict(whole(plain))
 
 
 async def _until_heard(call: Call) -> None:

@@ -281,6 +281,9 @@ class Limiter:
 
     async def _ask(self) -> None:
         self._asked_s = mono_s()
+        if self._asked_s >= self._heard_s + LAPSE_S:
+            # This process stood still, and the ledger has given its leases to others.
+            self._leases.let_go()
         ask = self._news()
         try:
             async with asyncio.timeout(_ANSWER_S if self._link.ledger else _FIRST_ANSWER_S):
@@ -358,6 +361,7 @@ class Limiter:
         self._leases.let_go()
         self._desk, self._link = self._shared, self._shared_link
         self._alone_since_s = None
-        self._follow(ask, answer)
+        # The ask may be half a minute old and what is open another number: the next one, at once, brings the leases.
+        self._follow(ask, replace(answer, places=0, calls=0))
         self._asked_s = float("-inf")
         self._wake.set()

@@ -41,7 +41,7 @@ def wait_before_retry_s(error: RomaError, *, retries_done: int) -> float:
     asked_s = _retry_after_s(error)
     if asked_s is not None:
         return asked_s
-    longest_s = min(_FIRST_WAIT_S * 2**retries_done, _LONGEST_BACKOFF_S)
+    longest_s = min(_FIRST_WAIT_S * 2 ** min(retries_done, 10), _LONGEST_BACKOFF_S)
     return random.uniform(longest_s / 2, longest_s)
 
 

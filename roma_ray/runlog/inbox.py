@@ -16,6 +16,8 @@ from roma_ray.types import Json, RunStatus
 
 CANCEL = "cancel"
 """The kind of message that asks for the end of a run; it means nothing to one that has ended."""
+APPROVE = "approve"
+"""The kind of message that answers what a run asked a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ _REFUSALS = (
     "no pg_hba.conf entry",
     "not permitted to log in",
     "permission denied",
-    "SSL",
+    "does not support SSL",
     "certificate",
 )
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from roma_ray.api import list_runs, load_events
+from roma_ray.config import load_config
+from roma_ray.runlog.events import EventType
 from tests.cli.conftest import Said, in_a_process
 from tests.scripted.client import Scripted
 
@@ -192,6 +197,18 @@ def test_without_a_goal_it_says_how_to_give_one(home: Path, model: list[str]) ->
     assert len(said.err.splitlines()) == 1 and 'goal="…"' in said.err
 
 
+def until_committed(*, answers: int) -> None:
+    """Wait until the only run's log has so many: what a stopped process has not written down it may ask again."""
+    config, deadline = load_config([]).config, time.monotonic() + 60
+    while time.monotonic() < deadline:
+        (row,) = asyncio.run(list_runs(config))
+        events = asyncio.run(load_events(config, row.run_id))
+        if sum(event.type is EventType.CALL_ANSWERED for event in events) >= answers:
+            return
+        time.sleep(0.02)
+    raise TimeoutError(f"not {answers} answers in the log within 60 s")
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_resumes_without_asking_again(
     solve: Solve, model: list[str], scripted: Scripted, stop: signal.Signals
@@ -202,6 +219,7 @@ def test_a_stopped_run_resumes_without_asking_again(
         # Atomizer and Planner of the root, Atomizer of both parts and one Executor are answered.
         try:
             scripted.wait_for(answered=5, open_now=1, timeout_s=120)
+            until_committed(answers=5)
         except TimeoutError as error:
             process.kill()
             raise AssertionError(process.communicate()[1]) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import dspy
 import pytest
 
-from roma_ray.lm.texts import whole
+from roma_ray.texts import whole
 from roma_ray.types import SubTask
 from tests.lm.conftest import Step, ask
 from tests.scripted.fixed import answering

@@ -14,7 +14,7 @@ def whole(data: Any) -> Any:
     """
     match data:
         case str():
-            return data if _is_whole(data) else data.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return data if is_utf8(data) else data.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case dict():
             return {whole(name): whole(value) for name, value in data.items()}
         case list():
@@ -27,7 +27,8 @@ def whole(data: Any) -> Any:
             return data
 
 
-def _is_whole(text: str) -> bool:
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be written down: bytes of a command line that are no UTF-8 come as lone surrogates too."""
     try:
         text.encode()
     except UnicodeEncodeError:
